@@ -1,0 +1,1 @@
+"""Plugin-based speculative decoding for llama.cpp."""

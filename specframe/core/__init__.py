@@ -1,0 +1,1 @@
+"""The engine room: types, ports, verification, transaction, sessions. numpy and attrs only."""

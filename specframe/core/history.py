@@ -1,0 +1,39 @@
+"""Committed tokens of one sequence, as strategies and criteria see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import overload
+
+
+class History(Sequence[int]):
+    """Read-only, live view of a sequence's committed tokens (prompt and generated text).
+
+    It always shows the current tokens and never copies them: taking the view is O(1) whatever the length of the context.
+    Slicing returns a new list of exactly the tokens asked for.
+    """
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        self._tokens: list[int] = list(tokens)
+
+    @classmethod
+    def view(cls, tokens: list[int]) -> History:
+        """Wrap a list without copying it. The owner of the list goes on appending to it."""
+        history = cls.__new__(cls)
+        history._tokens = tokens
+        return history
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._tokens[index]
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __repr__(self) -> str:
+        return f"History({len(self._tokens)} tokens)"

@@ -1,0 +1,187 @@
+"""What the core needs from the world: a target model, its vocabulary, its samplers.
+
+A backend implements these Protocols; ``specframe.testing.ScriptedTarget`` is the pure Python one and
+``specframe.testing.check_backend`` says whether an implementation keeps the contract.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from specframe.core.sampling import SamplingParams
+
+#: Logits: one row ``(n_vocab,)`` or several ``(rows, n_vocab)``, float32, read-only for the core.
+Logits: TypeAlias = npt.NDArray[np.float32]
+
+
+class Need(enum.Flag):
+    """What a strategy needs from the target beyond tokens, and what a target can provide."""
+
+    NONE = 0
+    HIDDEN = enum.auto()
+    """Hidden state rows after the last layer (MTP, EAGLE)."""
+    LAYER_INPUTS = enum.auto()
+    """Inputs of chosen layers (DFlash family, EAGLE-3)."""
+
+
+class Rollback(enum.Enum):
+    """How the memory of a sequence can be brought back to an earlier length."""
+
+    TRUNCATE = "truncate"
+    """Any tail can be cut (dense attention)."""
+    BOUNDED = "bounded"
+    """At most ``rollback_depth`` tokens, and only ones written by the last decode of that sequence, can be cut."""
+    SNAPSHOT = "snapshot"
+    """Nothing can be cut; a checkpoint taken before the decode can be restored."""
+
+
+@attrs.frozen(kw_only=True)
+class TargetInfo:
+    """Facts about a target that never change while it is open."""
+
+    n_vocab: int
+    n_ctx: int
+    """Tokens one sequence can hold."""
+    n_batch: int
+    """Most tokens in one decode, over all sequences."""
+    n_seq: int
+    """Sequences that can be held at once; ids are ``range(n_seq)``."""
+    rollback: Rollback = Rollback.TRUNCATE
+    rollback_depth: int = 0
+    """Tokens that can be cut after a decode; only read when ``rollback`` is BOUNDED."""
+    n_outputs: int | None = None
+    """Most logits rows in one decode; None means ``n_batch``."""
+    provides: Need = Need.NONE
+
+    @property
+    def max_outputs(self) -> int:
+        """Most logits rows one decode may ask for."""
+        return self.n_batch if self.n_outputs is None else min(self.n_outputs, self.n_batch)
+
+
+@attrs.frozen
+class BatchEntry:
+    """Consecutive tokens of one sequence inside one target batch."""
+
+    seq: int
+    pos: int
+    """Position of ``tokens[0]``; equals the number of tokens the memory of ``seq`` holds."""
+    tokens: Sequence[int]
+    n_outputs: int
+    """Logits rows wanted: those of the last ``n_outputs`` tokens."""
+
+
+class Vocab(Protocol):
+    """Token ids and the bytes they stand for."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def eog(self) -> frozenset[int]:
+        """End-of-generation tokens (EOS, EOT, ...)."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of one token as they appear in generated text; control tokens give ``b""``."""
+        ...
+
+
+class TokenSampler(Protocol):
+    """Chooses tokens of one sequence from logits; owns its random state.
+
+    ``sample`` consumes exactly one draw of the request's random stream per emitted token and sees every earlier token
+    through ``accept``; the core calls them strictly in turn: sample, accept, sample, accept.
+    """
+
+    def sample(self, logits: Logits) -> int:
+        """Choose from one row ``(n_vocab,)`` float32. Must not keep the row. Raises BackendError if nothing is left to choose."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """``token`` was committed: advance penalties, grammar and the like."""
+        ...
+
+    def allowed(self, token: int) -> bool:
+        """False when a hard constraint (a grammar) forbids ``token`` next. Only prunes drafts; never changes the output."""
+        ...
+
+    def finished(self) -> bool:
+        """True when a hard constraint (a grammar) admits no further token."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Checkpoint(Protocol):
+    """Saved memory of one sequence; only the target that made it understands it."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def n_past(self) -> int:
+        """Tokens the memory held when the checkpoint was taken."""
+        ...
+
+    @property
+    def n_bytes(self) -> int: ...
+
+
+@runtime_checkable
+class Target(Protocol):
+    """The model that decides every emitted token, with a memory (KV cache, recurrent state) per sequence."""
+
+    @property
+    def info(self) -> TargetInfo: ...
+
+    @property
+    def vocab(self) -> Vocab: ...
+
+    def decode(self, batch: Sequence[BatchEntry]) -> None:
+        """Evaluate one batch: all sequences in it, atomically, each sequence at most once.
+
+        May return before the work is done. On BackendError the memory of any sequence in the batch may hold a part of its
+        tokens; the caller reconciles. Token ids, positions, ``n_batch``, ``n_outputs`` and ``n_ctx`` are checked before
+        anything native is called (ConfigError, nothing changed).
+        """
+        ...
+
+    def logits(self) -> Logits:
+        """Rows of the last decode ``(sum of n_outputs, n_vocab)`` float32 in batch order; waits for the work to be done.
+
+        A read-only view valid until the next ``decode``.
+        """
+        ...
+
+    def n_past(self, seq: int) -> int:
+        """Tokens the memory of ``seq`` holds now, asked from the memory itself."""
+        ...
+
+    def truncate(self, seq: int, n_past: int) -> None:
+        """Cut the memory of ``seq`` to its first ``n_past`` tokens. Raises RollbackError when it cannot; never half done."""
+        ...
+
+    def clear(self, seq: int) -> None:
+        """Forget everything of ``seq``; works on every kind of memory and after any failure."""
+        ...
+
+    def checkpoint(self, seq: int) -> Checkpoint:
+        """Save what ``truncate`` cannot bring back. Raises BackendError when there is no room."""
+        ...
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Bring the memory of ``checkpoint.seq`` back to ``checkpoint.n_past`` tokens. Raises RollbackError when it cannot."""
+        ...
+
+    def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> TokenSampler:
+        """A sampler for one request; ``prompt`` feeds the penalties. Raises ConfigError for parameters it cannot honour."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,111 @@
+"""What is asked of the engine, and what it answers."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from specframe.core.errors import ConfigError
+from specframe.core.history import History
+from specframe.core.ports import Logits
+from specframe.core.sampling import SamplingParams
+from specframe.core.stats import RequestStats
+from specframe.core.strategy import StrategySpec
+
+#: ``(history, logits) -> logits``: history up to (not including) the token being chosen, and a private writable copy of that
+#: token's own row ``(n_vocab,)`` float32. Returns the row to sample from.
+LogitsProcessor: TypeAlias = Callable[[History, "np.ndarray[Any, np.dtype[np.float32]]"], Logits]
+
+#: ``(history, logits) -> stop?``: called after each committed token with the history ending in it and the row it came from.
+StoppingCriterion: TypeAlias = Callable[[History, Logits], bool]
+
+#: ``(tokens evaluated, tokens to evaluate)``, after each prompt chunk.
+PromptProgress: TypeAlias = Callable[[int, int], None]
+
+
+class FinishReason(enum.Enum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    """End-of-generation token, stop string, stopping criterion, or the end of a grammar."""
+    LENGTH = "length"
+    """The token budget is used up or the context is full."""
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@attrs.frozen
+class TokenLogprob:
+    """Log probabilities of one emitted token under the target's unmodified distribution (before bias, penalties, truncation)."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """Most probable tokens with their log probabilities, best first."""
+
+
+@attrs.frozen
+class Chunk:
+    """New output of a running request: one or more tokens and the text that became certain with them."""
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Completion:
+    """A finished request."""
+
+    text: str
+    tokens: tuple[int, ...]
+    """Tokens behind ``text``: a final end-of-generation token is not among them."""
+    finish_reason: FinishReason
+    stop_detail: str
+    """What exactly ended it: eog, stop-string, criterion, grammar, max-tokens, context-full, cancelled, error."""
+    prompt_tokens: int
+    strategy: str
+    """Name of the strategy asked for; "none" is plain decoding."""
+    stats: RequestStats
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens delivered."""
+        return len(self.tokens)
+
+
+def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else tuple(value)
+    for s in strings:
+        if not isinstance(s, str) or not s:
+            msg = f"a stop string must be a non-empty text, not {s!r}"
+            raise ConfigError(msg)
+    return strings
+
+
+def _budget(_: object, __: object, value: int | None) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        msg = f"max_tokens must be a whole number >= 0 or None for the rest of the context, not {value!r}"
+        raise ConfigError(msg)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Request:
+    """One generation."""
+
+    prompt: tuple[int, ...] = attrs.field(converter=tuple)
+    max_tokens: int | None = attrs.field(default=None, validator=_budget)
+    sampling: SamplingParams = attrs.field(factory=SamplingParams)
+    stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
+    strategy: StrategySpec | None = None
+    """None: plain decoding."""
+    logits_processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=tuple)
+    stopping_criteria: tuple[StoppingCriterion, ...] = attrs.field(default=(), converter=tuple)
+    on_prompt_progress: PromptProgress | None = None
+    reuse_prefix: bool = True
+    """Reuse what memory holds of the prompt from earlier requests."""

@@ -1,0 +1,108 @@
+"""Per-request statistics: what was drafted, verified and accepted, and where the time went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+#: Phases that are timed, in the order of a step.
+PHASES = ("prompt", "draft", "checkpoint", "target_submit", "target_wait", "process", "accept", "rollback")
+
+
+@attrs.define(kw_only=True)
+class RequestStats:
+    """Counters of one request. ``emitted == steps + accepted_emitted`` and ``accepted <= verified <= drafted`` always hold.
+
+    Seconds of a phase are wall time of the batches this request took part in, so with several sequences in one batch each
+    of them is charged the whole batch.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in memory and not evaluated again."""
+    steps: int = 0
+    """Target decodes that emitted at least one token (the last prompt chunk included)."""
+    draft_steps: int = 0
+    """Steps that verified a non-empty draft."""
+    drafted: int = 0
+    """Tokens the strategy proposed."""
+    verified: int = 0
+    """Draft tokens that were in a target batch."""
+    accepted: int = 0
+    """Draft tokens the target agreed with."""
+    accepted_emitted: int = 0
+    """Tokens emitted beyond the first one of each step: what drafting gained."""
+    emitted: int = 0
+    """Tokens generated, an end-of-generation token included."""
+    verified_per_position: list[int] = attrs.field(factory=list)
+    accepted_per_position: list[int] = attrs.field(factory=list)
+    rollbacks: dict[str, int] = attrs.field(factory=dict)
+    """Rollbacks by the means used: truncate, bounded, snapshot, replay."""
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
+    """Size of the largest checkpoint taken."""
+    seconds: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(PHASES, 0.0))
+    ttft_s: float | None = None
+    """Submission to first token."""
+    decode_s: float = 0.0
+    """First token to last token, time in which the engine was not running this request excluded."""
+    total_s: float = 0.0
+    """Submission to end."""
+    seed: int | None = None
+    inactive_reason: str | None = None
+    """Why no drafting took place (or why it ended); None while it is active."""
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / verified."""
+        return self.accepted / self.verified if self.verified else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Mean tokens emitted per step that verified a draft: accepted draft tokens plus the bonus token (vLLM's definition)."""
+        return 1 + self.accepted / self.draft_steps if self.draft_steps else None
+
+    @property
+    def acceptance_per_position(self) -> list[float]:
+        """Share of verified drafts whose token at each position was accepted."""
+        return [a / v for a, v in zip(self.accepted_per_position, self.verified_per_position, strict=True)]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Generation speed once the first token is there, engine time only."""
+        return (self.emitted - 1) / self.decode_s if self.decode_s > 0 and self.emitted > 1 else None
+
+    @property
+    def sustained_tokens_per_second(self) -> float | None:
+        """Tokens over the whole life of the request: queueing, prompt and pauses included."""
+        return self.emitted / self.total_s if self.total_s > 0 else None
+
+    def count_verified(self, n_verified: int, n_accepted: int) -> None:
+        """Record the verification of one non-empty draft."""
+        self.draft_steps += 1
+        self.verified += n_verified
+        self.accepted += n_accepted
+        grow = n_verified - len(self.verified_per_position)
+        if grow > 0:
+            self.verified_per_position.extend([0] * grow)
+            self.accepted_per_position.extend([0] * grow)
+        for i in range(n_verified):
+            self.verified_per_position[i] += 1
+        for i in range(n_accepted):
+            self.accepted_per_position[i] += 1
+
+    def count_rollback(self, means: str) -> None:
+        """Record one rollback by the means used."""
+        self.rollbacks[means] = self.rollbacks.get(means, 0) + 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, JSON-ready, derived figures included."""
+        derived = (
+            "acceptance_rate",
+            "mean_accepted_length",
+            "acceptance_per_position",
+            "tokens_per_second",
+            "sustained_tokens_per_second",
+        )
+        return attrs.asdict(self) | {name: getattr(self, name) for name in derived}

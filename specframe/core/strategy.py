@@ -1,0 +1,200 @@
+"""The contract of a draft strategy.
+
+A strategy guesses tokens. It never holds the target, the sampler, the random state or a checkpoint, so it can change the
+speed of a request and nothing else. Two shapes, told apart by the class they derive from:
+
+* :class:`Strategy`: one object per request. Write ``draft``; the rest is optional. For drafting from tokens alone.
+* :class:`BatchStrategy`: one object per engine, drafting for all sequences in one call. For model-backed strategies.
+"""
+
+from __future__ import annotations
+
+import abc
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+from specframe.core.errors import ConfigError, StrategyError
+from specframe.core.history import History
+from specframe.core.ports import BatchEntry, Need, TargetInfo, Vocab
+
+
+@attrs.frozen
+class DraftRequest:
+    """Everything a strategy may know when it guesses."""
+
+    seq: int
+    history: History
+    """Committed tokens of the sequence; the guess continues after the last one."""
+    budget: int
+    """Most tokens that can be used; at least 1. A longer guess is trimmed."""
+
+
+@attrs.frozen
+class Outcome:
+    """What one verification did to one sequence."""
+
+    seq: int
+    drafted: Sequence[int]
+    """Draft tokens that were verified; empty after a plain step."""
+    n_accepted: int
+    """Leading tokens of ``drafted`` the target agreed with."""
+    history: History
+    """Committed tokens, including those of this step."""
+    n_committed: int
+    """Tokens this step appended to ``history``."""
+
+
+@attrs.frozen(kw_only=True)
+class StrategyContext:
+    """What a strategy is told about the target when it is built."""
+
+    target: TargetInfo
+    vocab: Vocab
+    draft_path: Path | None = None
+    """The file given with ``--draft``, for strategies with a model of their own."""
+
+
+@attrs.frozen(kw_only=True)
+class NoOptions:
+    """Options of a strategy that has none."""
+
+
+class _Base:
+    """Declarations shared by both shapes."""
+
+    name: ClassVar[str]
+    """The name users select it by: lower case, digits and dashes."""
+    needs: ClassVar[Need] = Need.NONE
+    uses_draft_file: ClassVar[bool] = False
+    """True when ``--draft FILE`` is meaningful."""
+    Options: ClassVar[type] = NoOptions
+    """An attrs class with keyword-only, validated, defaulted fields."""
+
+    def __init__(self, options: Any, context: StrategyContext) -> None:
+        self.options = options
+        self.context = context
+
+    @property
+    def max_draft(self) -> int | None:
+        """Longest useful draft, or None for no limit of its own."""
+        return None
+
+    def close(self) -> None:
+        """Release what the strategy holds. Called once."""
+
+
+class Strategy(_Base, abc.ABC):
+    """One object per request. Only :meth:`draft` must be written."""
+
+    def begin(self, history: History) -> None:
+        """The prompt was evaluated; ``history`` is a live view that grows with the request."""
+
+    @abc.abstractmethod
+    def draft(self, request: DraftRequest) -> Sequence[int]:
+        """Guess up to ``request.budget`` tokens that follow ``request.history``; an empty guess is a plain step."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """One step was verified and committed."""
+
+
+class BatchStrategy(_Base, abc.ABC):
+    """One object per engine, drafting for every sequence that selected it in one call."""
+
+    def begin(self, seq: int, history: History) -> None:
+        """A request starts on ``seq``; its prompt was evaluated."""
+
+    def process(self, batch: Sequence[BatchEntry]) -> None:
+        """The target decoded ``batch`` (prompt chunks and verifications), restricted to sequences of this strategy."""
+
+    @abc.abstractmethod
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        """One guess per request, in order."""
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """One target step was verified and committed."""
+
+    def end(self, seq: int) -> None:
+        """The request on ``seq`` is over, whatever way it ended; forget it."""
+
+
+AnyStrategyClass = type[Strategy] | type[BatchStrategy]
+
+
+@attrs.frozen
+class StrategySpec:
+    """A strategy class with its options and draft file, ready to be built by an engine. Hashable."""
+
+    cls: AnyStrategyClass
+    options: Any
+    draft_path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.cls.name
+
+    @classmethod
+    def of(cls, strategy: AnyStrategyClass, options: Mapping[str, Any] | None = None, draft_path: Path | None = None) -> StrategySpec:
+        """Validate ``options`` against the strategy's own options class. Raises ConfigError naming the bad key."""
+        given = dict(options or {})
+        fields = {field.alias for field in attrs.fields(strategy.Options)}
+        for key in given:
+            if key not in fields:
+                known = ", ".join(sorted(f for f in fields if f)) or "none"
+                msg = f"strategy {strategy.name!r} has no option {key!r}; it has: {known}"
+                raise ConfigError(msg)
+        if draft_path is not None and not strategy.uses_draft_file:
+            msg = f"strategy {strategy.name!r} does not use a draft file, but {str(draft_path)!r} was given"
+            raise ConfigError(msg)
+        try:
+            return cls(strategy, strategy.Options(**given), draft_path)
+        except (TypeError, ValueError) as error:
+            msg = f"strategy {strategy.name!r}: {error}"
+            raise ConfigError(msg) from error
+
+
+@attrs.frozen
+class Proposal:
+    """A draft that is safe to verify: within the budget, every id inside the vocabulary."""
+
+    ids: tuple[int, ...]
+    n_offered: int
+    """Tokens the strategy returned, before trimming."""
+
+    @classmethod
+    def of(cls, raw: Iterable[int], *, budget: int, n_vocab: int, strategy: str) -> Proposal:
+        """Trim and check what a strategy returned. Raises StrategyError naming the strategy and the bad token."""
+        try:
+            offered = list(raw)
+            ids = tuple(map(operator.index, offered[:budget]))
+        except TypeError as error:
+            msg = f"proposed something that is not a sequence of token ids: {raw!r:.80}"
+            raise StrategyError(strategy, msg) from error
+        if ids and (min(ids) < 0 or max(ids) >= n_vocab):
+            bad = next(i for i in ids if not 0 <= i < n_vocab)
+            msg = f"proposed token {bad}, outside the vocabulary of {n_vocab} tokens"
+            raise StrategyError(strategy, msg)
+        return cls(ids, len(offered))
+
+
+def draft_strategy(name: str) -> Callable[[Callable[[DraftRequest], Sequence[int]]], type[Strategy]]:
+    """Turn a plain function ``(DraftRequest) -> token ids`` into a strategy class called ``name``.
+
+    ::
+
+        @specframe.draft_strategy("repeat-last")
+        def repeat_last(request):
+            return [request.history[-1]] * request.budget
+    """
+
+    def decorate(function: Callable[[DraftRequest], Sequence[int]]) -> type[Strategy]:
+        def draft(self: Strategy, request: DraftRequest) -> Sequence[int]:  # noqa: ARG001 -- becomes a method
+            return function(request)
+
+        body = {"name": name, "draft": draft, "__doc__": function.__doc__, "__module__": function.__module__}
+        return type(Strategy)(function.__name__, (Strategy,), body)
+
+    return decorate
