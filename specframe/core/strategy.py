@@ -13,7 +13,7 @@ import abc
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import attrs
 
@@ -195,6 +195,6 @@ def draft_strategy(name: str) -> Callable[[Callable[[DraftRequest], Sequence[int
             return function(request)
 
         body = {"name": name, "draft": draft, "__doc__": function.__doc__, "__module__": function.__module__}
-        return type(Strategy)(function.__name__, (Strategy,), body)
+        return cast("type[Strategy]", type(function.__name__, (Strategy,), body))
 
     return decorate
