@@ -1,0 +1,373 @@
+"""A target in pure Python whose logits reveal every bookkeeping error.
+
+The row of a token is a pure function of the tokens that are really in memory up to it (and of a seed): one token at a wrong
+position, one rejected token left behind or one token missing changes every later row, and with it the output.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from specframe.core.errors import BackendError, ClosedError, ConfigError, RollbackError
+from specframe.core.ports import BatchEntry, Checkpoint, Logits, Need, Rollback, TargetInfo
+from specframe.core.sampling import SamplingParams
+from specframe.testing.errors import ContractError
+from specframe.testing.faults import Call, Fault, FaultPlan, When
+from specframe.testing.memory import Memory, MemoryCheckpoint, extend_hash
+from specframe.testing.sampler import Grammar, ScriptedSampler
+from specframe.testing.vocabulary import ScriptedVocab, letter_pieces
+
+#: ``context -> row``: all tokens up to and including the one whose row is wanted; the answer has ``n_vocab`` numbers.
+LogitsFunction: TypeAlias = Callable[[Sequence[int]], "Sequence[float] | npt.NDArray[np.float32]"]
+
+_U64: TypeAlias = npt.NDArray[np.uint64]
+
+#: What a forced token of a script is given on top of its logit.
+_FORCED = 1000.0
+
+
+def _mix(x: _U64) -> _U64:
+    """Splitmix64's finalizer: turns neighbouring integers into unrelated ones."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
+
+
+class ScriptedTarget:
+    """A :class:`specframe.core.ports.Target` for tests: deterministic, strict, and able to fail on demand.
+
+    Args:
+        n_vocab: Size of the vocabulary; by default that of ``pieces``.
+        pieces: Bytes of each token; letters by default.
+        eog: End-of-generation tokens.
+        control: Other tokens without text.
+        n_ctx: Tokens one sequence can hold.
+        n_batch: Tokens of one decode, all sequences together.
+        n_seq: Number of sequences.
+        n_outputs: Logits rows of one decode; ``n_batch`` by default.
+        rollback: How memory can be rolled back.
+        rollback_depth: For BOUNDED memory.
+        seed: Selects the model: another seed gives unrelated logits.
+        spread: Logits lie in ``[0, spread)``; small is a flat distribution, large a sharp one.
+        order: None: a row depends on the whole context. A number: mostly on the last ``order`` tokens, so that texts repeat
+            themselves and n-gram drafts are accepted; a share of one percent still depends on the whole context.
+        logits_fn: Replaces the built-in rows.
+        scripts: Whole sequences (prompt and continuation) the target follows: while a context is a proper prefix of one, its
+            next token is the clear favourite. The first script that fits counts.
+        grammars: Tiny grammars by the text a request names them with.
+        newest_checkpoint_only: A new checkpoint of a sequence invalidates its earlier ones, as on-device ones do.
+        checkpoint_room: Checkpoints that can be alive at once; one more raises BackendError.
+        faults: Failures to inject; see also :meth:`inject`.
+        provides: What strategies can ask for.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_vocab: int | None = None,
+        pieces: Sequence[bytes] | None = None,
+        eog: Iterable[int] = (),
+        control: Iterable[int] = (),
+        n_ctx: int = 256,
+        n_batch: int = 64,
+        n_seq: int = 1,
+        n_outputs: int | None = None,
+        rollback: Rollback = Rollback.TRUNCATE,
+        rollback_depth: int = 0,
+        seed: int = 0,
+        spread: float = 6.0,
+        order: int | None = None,
+        logits_fn: LogitsFunction | None = None,
+        scripts: Iterable[Sequence[int]] = (),
+        grammars: Mapping[str, Grammar] | None = None,
+        newest_checkpoint_only: bool = False,
+        checkpoint_room: int | None = None,
+        faults: Iterable[Fault] = (),
+        provides: Need = Need.NONE,
+    ) -> None:
+        if pieces is None:
+            pieces = letter_pieces(32 if n_vocab is None else n_vocab)
+        if n_vocab is not None and n_vocab != len(pieces):
+            msg = f"n_vocab is {n_vocab} but {len(pieces)} pieces were given"
+            raise ConfigError(msg)
+        self._vocab = ScriptedVocab(pieces, eog=eog, control=control)
+        self._info = TargetInfo(
+            n_vocab=len(pieces),
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_seq=n_seq,
+            n_outputs=n_outputs,
+            rollback=rollback,
+            rollback_depth=rollback_depth,
+            provides=provides,
+        )
+        depth = rollback_depth if rollback is Rollback.BOUNDED else 0
+        self._memories = [Memory(seq, rollback, depth, seed) for seq in range(n_seq)]
+        self._seed = seed
+        self._spread = spread
+        self._order = order
+        self._logits_fn = logits_fn
+        self._forced = self._follow(scripts, seed)
+        self._grammars = dict(grammars or {})
+        self._newest_only = newest_checkpoint_only
+        self._room = checkpoint_room
+        self._alive: weakref.WeakSet[MemoryCheckpoint] = weakref.WeakSet()
+        self._newest: dict[int, weakref.ref[MemoryCheckpoint]] = {}
+        self._rows: npt.NDArray[np.float32] | None = None
+        self._ids = np.arange(1, len(pieces) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        self._closed = False
+        self._faults = FaultPlan()
+        for fault in faults:
+            self._faults.inject(fault)
+        self.calls: list[Call] = []
+        """Every call that changed or read the memory, in order."""
+        self.samplers: list[ScriptedSampler] = []
+        """Every sampler made, in order."""
+
+    # -- what tests look at ------------------------------------------------------------------------------------------
+
+    @property
+    def n_decoded(self) -> int:
+        """Tokens evaluated so far, all sequences together."""
+        return sum(len(entry.tokens) for call in self.calls if call.operation == "decode" for entry in call.detail)
+
+    @property
+    def n_redecoded(self) -> int:
+        """Tokens evaluated again although the sequence had evaluated them before, with the same prefix."""
+        return sum(memory.n_redecoded for memory in self._memories)
+
+    def count(self, operation: str) -> int:
+        """Number of calls of ``operation`` so far."""
+        return sum(call.operation == operation for call in self.calls)
+
+    def memory(self, seq: int) -> tuple[int, ...]:
+        """Tokens that are really in the memory of ``seq``."""
+        return tuple(self._memory(seq).tokens)
+
+    def inject(self, fault: Fault) -> None:
+        """Arm a failure; its count starts now."""
+        self._faults.inject(fault)
+
+    def disarm(self) -> None:
+        """Forget failures that have not struck."""
+        self._faults.disarm()
+
+    @property
+    def armed(self) -> int:
+        """Failures that have not struck yet."""
+        return self._faults.armed
+
+    def row(self, context: Sequence[int]) -> Logits:
+        """The row this target gives after ``context``, without touching any memory."""
+        state = self._memories[0].states[0]
+        for token in context:
+            state = extend_hash(state, token)
+        return self._make_row(context, state)
+
+    # -- the Target protocol -----------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> TargetInfo:
+        return self._info
+
+    @property
+    def vocab(self) -> ScriptedVocab:
+        return self._vocab
+
+    def decode(self, batch: Sequence[BatchEntry]) -> None:
+        self._open("decode")
+        self._check(batch)
+        self.calls.append(Call("decode", None, tuple(batch)))
+        # A view handed out before is worthless from here on: make every use of it visible.
+        if self._rows is not None:
+            self._rows.fill(np.nan)
+        self._rows = None
+        fault = self._faults.due("decode")
+        if fault is not None and fault.when is When.BEFORE:
+            raise fault.make()
+        room = fault.n_tokens if fault is not None and fault.when is When.PARTIAL else self._info.n_batch
+        rows: list[Logits] = []
+        for entry in batch:
+            written = min(room, len(entry.tokens))
+            room -= written
+            memory = self._memories[entry.seq]
+            if written:
+                memory.push(entry.tokens[:written])
+            first = entry.pos + len(entry.tokens) - entry.n_outputs
+            rows += [
+                self._make_row(memory.tokens[: pos + 1], memory.states[pos + 1])
+                for pos in range(first, entry.pos + written)
+            ]
+        if fault is not None:
+            raise fault.make()
+        self._rows = np.stack(rows) if rows else np.empty((0, self._info.n_vocab), np.float32)
+
+    def logits(self) -> Logits:
+        self._open("logits")
+        self.calls.append(Call("logits", None))
+        fault = self._faults.due("logits")
+        if fault is not None:
+            raise fault.make()
+        if self._rows is None:
+            msg = "logits() without a successful decode before it"
+            raise BackendError(msg)
+        frozen = np.frombuffer(self._rows.data.toreadonly(), dtype=np.float32)
+        return frozen.reshape(self._rows.shape)
+
+    def n_past(self, seq: int) -> int:
+        self._open("n_past")
+        return self._memory(seq).n_past
+
+    def truncate(self, seq: int, n_past: int) -> None:
+        self._open("truncate")
+        memory = self._memory(seq)
+        self.calls.append(Call("truncate", seq, n_past))
+        self._struck("truncate", lambda: memory.truncate(n_past))
+
+    def clear(self, seq: int) -> None:
+        self._open("clear")
+        memory = self._memory(seq)
+        self.calls.append(Call("clear", seq))
+        self._struck("clear", memory.clear)
+
+    def checkpoint(self, seq: int) -> Checkpoint:
+        self._open("checkpoint")
+        memory = self._memory(seq)
+        self.calls.append(Call("checkpoint", seq, memory.n_past))
+        if self._room is not None and len(self._alive) >= self._room:
+            msg = f"no room for another checkpoint: {len(self._alive)} are alive"
+            raise BackendError(msg)
+        saved = memory.save()
+        self._struck("checkpoint", lambda: self._keep(saved))
+        return saved
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self._open("restore")
+        if not isinstance(checkpoint, MemoryCheckpoint) or checkpoint not in self._alive:
+            msg = f"not a checkpoint of this target: {checkpoint!r}"
+            raise RollbackError(msg)
+        self.calls.append(Call("restore", checkpoint.seq, checkpoint.n_past))
+        if self._newest_only and self._newest[checkpoint.seq]() is not checkpoint:
+            msg = f"the checkpoint of sequence {checkpoint.seq} was invalidated by a newer one"
+            raise RollbackError(msg)
+        memory = self._memory(checkpoint.seq)
+        self._struck("restore", lambda: memory.restore(checkpoint))
+
+    def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> ScriptedSampler:
+        self._open("make_sampler")
+        grammar = None
+        if params.grammar is not None:
+            grammar = self._grammars.get(params.grammar)
+            if grammar is None:
+                msg = f"unknown grammar {params.grammar!r}; this target knows {sorted(self._grammars)}"
+                raise ConfigError(msg)
+        sampler = ScriptedSampler(
+            params,
+            prompt,
+            n_vocab=self._info.n_vocab,
+            eog=self._vocab.eog,
+            grammar=grammar,
+            faults=self._faults,
+        )
+        self.samplers.append(sampler)
+        return sampler
+
+    def close(self) -> None:
+        self._closed = True
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _open(self, operation: str) -> None:
+        if self._closed:
+            msg = f"{operation}() on a closed target"
+            raise ClosedError(msg)
+
+    def _memory(self, seq: int) -> Memory:
+        if not 0 <= seq < self._info.n_seq:
+            msg = f"unknown sequence {seq}; there are {self._info.n_seq}"
+            raise ConfigError(msg)
+        return self._memories[seq]
+
+    def _struck(self, call: str, effect: Callable[[], None]) -> None:
+        fault = self._faults.due(call)
+        if fault is not None and fault.when is not When.AFTER:
+            raise fault.make()
+        effect()
+        if fault is not None:
+            raise fault.make()
+
+    def _keep(self, saved: MemoryCheckpoint) -> None:
+        self._alive.add(saved)
+        self._newest[saved.seq] = weakref.ref(saved)
+
+    def _check(self, batch: Sequence[BatchEntry]) -> None:
+        """Everything that can be wrong with a batch, before anything changes."""
+        info = self._info
+        wrong: str | None = None
+        seqs = [entry.seq for entry in batch]
+        n_tokens = sum(len(entry.tokens) for entry in batch)
+        n_rows = sum(entry.n_outputs for entry in batch)
+        if not batch or not all(len(entry.tokens) for entry in batch):
+            wrong = "a batch and each of its entries need at least one token"
+        elif len(set(seqs)) != len(seqs):
+            wrong = f"a sequence appears twice in one batch: {seqs}"
+        elif n_tokens > info.n_batch:
+            wrong = f"{n_tokens} tokens in one batch, n_batch is {info.n_batch}"
+        elif n_rows > info.max_outputs:
+            wrong = f"{n_rows} logits rows in one batch, at most {info.max_outputs} are possible"
+        if wrong is None:
+            wrong = next((fault for fault in map(self._entry_fault, batch) if fault), None)
+        if wrong is not None:
+            raise ConfigError(wrong)
+
+    def _entry_fault(self, entry: BatchEntry) -> str | None:
+        memory, n = self._memory(entry.seq), len(entry.tokens)
+        if entry.pos != memory.n_past:
+            return f"sequence {entry.seq} holds {memory.n_past} tokens, but the batch starts at position {entry.pos}"
+        if entry.pos + n > self._info.n_ctx:
+            return f"sequence {entry.seq}: {entry.pos} + {n} tokens do not fit n_ctx {self._info.n_ctx}"
+        if not 0 <= entry.n_outputs <= n:
+            return f"sequence {entry.seq}: {entry.n_outputs} logits rows wanted of {n} tokens"
+        for token in entry.tokens:
+            if (
+                isinstance(token, bool)
+                or not isinstance(token, int | np.integer)
+                or not 0 <= token < self._info.n_vocab
+            ):
+                return f"sequence {entry.seq}: {token!r} is not a token of a vocabulary of {self._info.n_vocab}"
+        return None
+
+    def _follow(self, scripts: Iterable[Sequence[int]], seed: int) -> dict[int, int]:
+        forced: dict[int, int] = {}
+        for script in scripts:
+            state = Memory(0, Rollback.TRUNCATE, 0, seed).states[0]
+            for token in script:
+                forced.setdefault(state, token)
+                state = extend_hash(state, token)
+        return forced
+
+    def _make_row(self, context: Sequence[int], state: int) -> Logits:
+        if self._logits_fn is not None:
+            row = np.asarray(self._logits_fn(tuple(context)), dtype=np.float32).copy()
+            if row.shape != (self._info.n_vocab,):
+                msg = f"logits_fn gave {row.shape} for a vocabulary of {self._info.n_vocab}"
+                raise ContractError(msg)
+        else:
+            row = self._noise(state)
+            if self._order is not None:
+                local = self._seed
+                for token in context[len(context) - min(self._order, len(context)) :]:
+                    local = extend_hash(local, token)
+                row = self._noise(local) + np.float32(0.01) * row
+        if state in self._forced:
+            row[self._forced[state]] += np.float32(_FORCED)
+        return row
+
+    def _noise(self, state: int) -> npt.NDArray[np.float32]:
+        bits = _mix(self._ids ^ np.uint64(state))
+        return ((bits >> np.uint64(40)).astype(np.float32) * np.float32(self._spread / 2**24)).astype(np.float32)
