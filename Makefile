@@ -1,0 +1,72 @@
+# Works on a machine with nothing but python3 and make: scripts/bootstrap.py brings the rest, all of it locked.
+#   make demo   install, fetch a real model, generate plain and drafted, show both
+#   make test   install, then every check and test there is
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+export SPECFRAME_VENV := $(abspath $(VENV))
+
+# Small models gain nothing from more threads than cores, and two test workers share the cores.
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS    ?=
+
+# Branch coverage below which `make test` fails, in percent.
+COVERAGE_CORE ?= 0
+COVERAGE_ALL  ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types layers docs changelog pytest coverage bench lock venv venv-demo clean
+
+help:  ## show this
+	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: venv-demo  ## fetch a real model and compare plain with drafted generation on it
+	$(BIN)/python scripts/demo.py
+
+test: lint types layers docs coverage  ## every check and every test
+
+lint: venv  ## style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/python scripts/lock.py --check
+
+format: venv  ## apply the formatter and the safe fixes
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: venv  ## mypy --strict
+	$(BIN)/mypy
+
+layers: venv  ## imports point downwards only
+	$(BIN)/lint-imports
+
+docs: venv  ## build the documentation; a broken link is an error
+	$(BIN)/zensical build --clean --strict
+
+pytest: venv  ## the tests alone, e.g. make pytest PYTEST_ARGS="-k stop -x"
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+coverage: venv  ## the tests with branch coverage
+	@rm -f .coverage .coverage.*
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report= $(PYTEST_ARGS)
+	$(BIN)/coverage report --fail-under=$(COVERAGE_ALL)
+	$(BIN)/coverage report --include='specframe/core/*' --fail-under=$(COVERAGE_CORE)
+
+bench: venv  ## measure against llama.cpp's own server
+	$(BIN)/python -m specframe.bench
+
+changelog: venv  ## preview the next section of CHANGELOG.md
+	$(BIN)/towncrier build --draft --version NEXT
+
+lock: venv  ## resolve the dependencies anew and write uv.lock and requirements/
+	$(BIN)/python scripts/lock.py
+
+venv:
+	@$(PYTHON) scripts/bootstrap.py dev
+
+venv-demo:
+	@$(PYTHON) scripts/bootstrap.py demo
+
+clean:  ## remove everything that was built
+	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*
