@@ -1,0 +1,36 @@
+/* The choices that a context is made with. */
+
+enum llama_context_type {
+    LLAMA_CONTEXT_TYPE_DEFAULT = 0,
+    LLAMA_CONTEXT_TYPE_MTP = 1 /* runs the NextN blocks instead of the trunk */
+};
+
+enum llama_rope_scaling_type {
+    LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED = -1,
+    LLAMA_ROPE_SCALING_TYPE_NONE = 0,
+    LLAMA_ROPE_SCALING_TYPE_LINEAR = 1,
+    LLAMA_ROPE_SCALING_TYPE_YARN = 2,
+    LLAMA_ROPE_SCALING_TYPE_LONGROPE = 3,
+    LLAMA_ROPE_SCALING_TYPE_MAX_VALUE = 3
+};
+
+enum llama_pooling_type {
+    LLAMA_POOLING_TYPE_UNSPECIFIED = -1,
+    LLAMA_POOLING_TYPE_NONE = 0,
+    LLAMA_POOLING_TYPE_MEAN = 1,
+    LLAMA_POOLING_TYPE_CLS = 2,
+    LLAMA_POOLING_TYPE_LAST = 3,
+    LLAMA_POOLING_TYPE_RANK = 4
+};
+
+enum llama_attention_type {
+    LLAMA_ATTENTION_TYPE_UNSPECIFIED = -1,
+    LLAMA_ATTENTION_TYPE_CAUSAL = 0,
+    LLAMA_ATTENTION_TYPE_NON_CAUSAL = 1
+};
+
+enum llama_flash_attn_type {
+    LLAMA_FLASH_ATTN_TYPE_AUTO = -1,
+    LLAMA_FLASH_ATTN_TYPE_DISABLED = 0,
+    LLAMA_FLASH_ATTN_TYPE_ENABLED = 1
+};
