@@ -1,0 +1,87 @@
+"""Tiny GGUF models with analytic weights, made on the spot: every architecture that matters here, under a megabyte each.
+
+Needs the ``gguf`` package: ``pip install specframe[testing]``. Importing this package does not.
+
+:func:`build` makes a model by name. For anything else call the functions in ``targets`` and ``drafts``, where every knob is an
+argument, and damage the result with ``corrupt``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from specframe.core.errors import ConfigError
+from specframe.testing.zoo import drafts, targets
+from specframe.testing.zoo.blocks import Nextn, Shape
+from specframe.testing.zoo.targets import Recurrence
+from specframe.testing.zoo.tokenizer import CHATML, UTF8_CYCLE, Vocabulary
+from specframe.testing.zoo.world import World
+
+__all__ = [
+    "CHATML",
+    "NAMES",
+    "UTF8_CYCLE",
+    "Nextn",
+    "Recurrence",
+    "Shape",
+    "Vocabulary",
+    "World",
+    "build",
+    "build_all",
+    "drafts",
+    "targets",
+]
+
+
+def _utf8(path: Path) -> Path:
+    world = World(vocabulary=Vocabulary.byte_fallback(), cycle=UTF8_CYCLE, ordered=True)
+    return targets.dense(path, world=world, strength=0.0)
+
+
+def _chat(path: Path) -> Path:
+    return targets.dense(path, world=World(vocabulary=Vocabulary.byte_level(chat_template=CHATML)))
+
+
+_RECIPES: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
+    {
+        "llama": targets.dense,
+        "llama-bigram": lambda path: targets.dense(path, strength=0.0),
+        "llama-utf8": _utf8,
+        "llama-chat": _chat,
+        "qwen3": lambda path: targets.dense(path, arch="qwen3", strength=0.27, seed=12),
+        "qwen35": targets.hybrid,
+        "qwen35-mtp": lambda path: targets.hybrid(path, nextn=Nextn()),
+        "qwen35-mtp-h": lambda path: targets.hybrid(path, nextn=Nextn(mix=1.0, error=0.0)),
+        "qwen35-mtp-bigram": lambda path: targets.hybrid(path, strength=0.0, nextn=Nextn(error=0.0)),
+        "step35-mtp3": targets.chained,
+        "gemma4": targets.sliding_window,
+        "draft-simple": drafts.simple,
+        "mtp-qwen35": drafts.external_mtp,
+    }
+)
+
+NAMES: tuple[str, ...] = tuple(_RECIPES)
+"""Models :func:`build` can make."""
+
+
+def build(name: str, directory: Path) -> Path:
+    """Write the model ``name`` to ``directory/name.gguf`` and return that path. The bytes are the same each time.
+
+    Raises:
+        ConfigError: there is no such model, or the ``gguf`` package is missing.
+    """
+    recipe = _RECIPES.get(name)
+    if recipe is None:
+        close = difflib.get_close_matches(name, NAMES, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
+        msg = f"the zoo has no model {name!r}; {hint}"
+        raise ConfigError(msg)
+    return recipe(Path(directory) / f"{name}.gguf")
+
+
+def build_all(directory: Path) -> dict[str, Path]:
+    """Every model of the zoo; takes well under a second."""
+    return {name: build(name, directory) for name in NAMES}

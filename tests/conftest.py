@@ -1,0 +1,46 @@
+"""What every test can have: tiny models, the real model, hypothesis profiles, a tame OpenMP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+# Read once, when the native library loads: before any test can import it. Spinning OpenMP threads starve each other as
+# soon as something else wants the processor.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from specframe.testing import zoo as zoo_module
+
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile(
+    "ci", max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``zoo(name)`` is the path of a tiny model, built the first time it is asked for."""
+    directory = tmp_path_factory.mktemp("zoo")
+    built: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in built:
+            built[name] = zoo_module.build(name, directory)
+        return built[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The real model, fetched if it is not cached yet. Not having it is an error: these tests are the point."""
+    from specframe.catalogue import pull  # noqa: PLC0415 -- only the tests that use the model need it
+
+    return pull("smollm2-135m")
