@@ -1,0 +1,17 @@
+"""The strategies that come with specframe, offered through the same hook as everyone else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specframe.core.strategy import AnyStrategyClass
+from specframe.hookspecs import hookimpl
+from specframe.strategies.ngram_k import NgramK
+from specframe.strategies.ngram_k4v import NgramK4V
+
+
+@hookimpl
+def specframe_register_strategies(register: Callable[[AnyStrategyClass], None]) -> None:
+    """Offer the built-in strategies. Importing this module loads no native code."""
+    register(NgramK)
+    register(NgramK4V)

@@ -1,0 +1,144 @@
+"""Drafting the continuation that clearly dominates after the last n tokens (compare llama.cpp's ``ngram-map-k4v``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import attrs
+from typing_extensions import override
+
+from specframe.core.history import History
+from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext
+from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations
+from specframe.strategies._options import whole_number
+
+
+@attrs.frozen(kw_only=True)
+class NgramK4VOptions:
+    """Options of ``ngram-k4v``."""
+
+    n: int = attrs.field(default=12, validator=whole_number(1, MAX_N), metadata={"doc": "tokens that must match"})
+    m: int = attrs.field(default=48, validator=whole_number(1, MAX_M), metadata={"doc": "tokens in a continuation"})
+    min_hits: int = attrs.field(
+        default=1, validator=whole_number(1, 1 << 31), metadata={"doc": "earlier occurrences needed to draft"}
+    )
+    max_entries_per_key: int = attrs.field(
+        default=4, validator=whole_number(1, MAX_ENTRIES), metadata={"doc": "different continuations counted per key"}
+    )
+
+
+@attrs.define(eq=False)
+class _Continuation:
+    """One distinct text of ``m`` tokens after a key."""
+
+    start: int
+    """Where it occurred last."""
+    limit: int
+    """Most tokens of it to draft."""
+    count: int = 1
+
+
+_COUNT = attrgetter("count")
+
+
+class NgramK4V(Strategy):
+    """The continuation seen most after the last n tokens, when it is clearly the usual one.
+
+    **Key and continuations.** The key is the last ``n`` committed tokens. Of every earlier occurrence, prompt included,
+    that is followed by ``m`` tokens, these ``m`` tokens are its continuation. Equal continuations are counted together;
+    up to ``max_entries_per_key`` different ones are kept per key. One more replaces the one counted least, and of those
+    the one not seen for longest.
+
+    **Draft.** Nothing unless the kept continuations of the key were counted ``min_hits`` times together, and the most
+    frequent one at least twice as often as all others together. Then its first ``min(m, budget)`` tokens.
+
+    **Feedback.** A continuation whose draft was rejected after ``a`` tokens is drafted with ``a`` tokens only (none, if
+    it was wrong from the start), until it is seen in full after the key again.
+
+    **Cost.** One hash of ``n`` tokens, one dict operation and comparisons with the few kept continuations per new
+    token, whatever the length of the context. Memory is bounded by :attr:`max_keys`; beyond it the keys not met for
+    longest are forgotten, half of the table at a time.
+    """
+
+    name = "ngram-k4v"
+    Options = NgramK4VOptions
+    max_keys = 1 << 17
+
+    def __init__(self, options: Any, context: StrategyContext) -> None:
+        super().__init__(options, context)
+        self._n: int = options.n
+        # A row of the batch is taken by the committed token before the draft.
+        self._m: int = max(1, min(options.m, context.target.n_batch - 1))
+        self._min_hits: int = options.min_hits
+        self._keep: int = options.max_entries_per_key
+        # Hash of the key -> its continuations, latest seen last. Equal hashes are checked against the history.
+        self._table: Generations[list[_Continuation]] = Generations(self.max_keys)
+        self._next = 0  # start of the first key whose continuation is not counted yet
+        self._drafted: _Continuation | None = None  # what is being verified
+
+    @property
+    @override
+    def max_draft(self) -> int:
+        return self._m
+
+    @override
+    def begin(self, history: History) -> None:
+        if len(history) >= self._n:
+            self._count(history)
+
+    @override
+    def draft(self, request: DraftRequest) -> Sequence[int]:
+        self._drafted = None
+        history, n = request.history, self._n
+        if len(history) < n:
+            return ()
+        key = self._count(history)
+        kept = self._table.get(hash(key))
+        if kept is None or not _is_key(history, kept[0].start, key):
+            return ()
+        hits = sum(map(_COUNT, kept))
+        best = max(kept, key=_COUNT)
+        if hits < self._min_hits or best.count < 2 * (hits - best.count):
+            return ()
+        self._drafted = best
+        return history[best.start : best.start + min(best.limit, request.budget)]
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        drafted, self._drafted = self._drafted, None
+        if drafted is not None and outcome.n_accepted < len(outcome.drafted):
+            drafted.limit = outcome.n_accepted
+
+    def _count(self, history: History) -> tuple[int, ...]:
+        """Count every continuation that is complete by now; returns the current key."""
+        n, m, first = self._n, self._m, self._next
+        tokens = tuple(history[first:])
+        for offset in range(len(tokens) - n - m + 1):
+            key = tokens[offset : offset + n]
+            digest = hash(key)
+            kept = self._table.get(digest)
+            start = first + offset + n
+            if kept is None or not _is_key(history, kept[0].start, key):
+                self._table.put(digest, [_Continuation(start, m)])
+            else:
+                self._add(kept, history, start, tokens[offset + n : offset + n + m])
+            self._next += 1
+        return tokens[-n:]
+
+    def _add(self, kept: list[_Continuation], history: History, start: int, value: tuple[int, ...]) -> None:
+        for i, known in enumerate(kept):
+            if tuple(history[known.start : known.start + self._m]) == value:
+                known.count += 1
+                known.start = start
+                known.limit = self._m
+                kept.append(kept.pop(i))
+                return
+        if len(kept) >= self._keep:
+            kept.remove(min(kept, key=_COUNT))
+        kept.append(_Continuation(start, self._m))
+
+
+def _is_key(history: History, end: int, key: tuple[int, ...]) -> bool:
+    return tuple(history[end - len(key) : end]) == key
