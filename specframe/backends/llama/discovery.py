@@ -64,7 +64,7 @@ def installed(carrier: Carrier) -> Candidate:
         return Candidate(carrier.name, None, missing="not installed")
     source = f"{carrier.name} {distribution.version}"
     if distribution.version != carrier.version:
-        return Candidate(source, None, missing=f"version {carrier.version} is pinned, {distribution.version} is installed")
+        return Candidate(source, None, missing=f"the pinned version is {carrier.version}")
     path = Path(str(distribution.locate_file(carrier.library or "")))
     if not path.is_file():
         return Candidate(source, None, missing=f"the package has no {carrier.library} on this platform")

@@ -42,16 +42,19 @@ def check_symbols(lib: Any) -> None:
     """Every declared function is exported. Raises ConfigError naming the missing ones."""
     missing = [name for name in dir(lib) if name not in _constants(lib) and not hasattr(lib, name)]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise ConfigError(f"it does not export {', '.join(missing[:3])}{more}; {_WAY_OUT}")
+        first, *others = missing
+        more = f" and {len(others)} more symbols" if others else ""
+        raise ConfigError(f"it does not export {first}{more}; {_WAY_OUT}")
 
 
 def check_layout(ffi: Any, lib: Any, probe: Any, probed: Any) -> None:
     """Default parameters, read through our declarations, are the expected ones.
 
     Args:
-        ffi, lib: the library with the declarations of its ABI.
-        probe, probed: the same library with structs too large to overrun, see ``probe_ffi``.
+        ffi: the declarations of the ABI the library claims.
+        lib: the library with them.
+        probe: declarations with structs too large to overrun, see ``probe_ffi``.
+        probed: the same library with those.
 
     Raises:
         ConfigError: a field is not what it should be; the first one is named.
@@ -88,11 +91,7 @@ def _compare(function: str, params: Any, ffi: Any) -> None:
     expected = pin().defaults[function]
     for name, _ in ffi.typeof(params).fields:
         actual = getattr(params, name)
-        if expected[name] == "null":
-            wrong = actual != ffi.NULL
-        else:
-            wrong = actual != expected[name]
-        if wrong:
+        if actual != (ffi.NULL if expected[name] == "null" else expected[name]):
             raise ConfigError(
                 f"{function}().{name} is {actual!r} and should be {expected[name]!r}: "
                 f"the struct layout is another one; {_WAY_OUT}"

@@ -1,8 +1,8 @@
 """Finding and loading the one native library: the only ``dlopen`` of the project.
 
 Candidates in order: an explicit path, ``SPECFRAME_LLAMA_LIB``, a native build in the user's cache directory, the
-``xllamacpp`` wheel, the ``llama-cpp-py-sync`` wheel. An explicit choice is final: when it cannot be used nothing else is
-tried. Everything tried and the reason for which it was refused is kept.
+``xllamacpp`` wheel, the ``llama-cpp-py-sync`` wheel. An explicit choice is final: when it cannot be used nothing else
+is tried. Everything tried and the reason for which it was refused is kept.
 """
 
 from __future__ import annotations

@@ -7,6 +7,16 @@ from typing import Any
 from specframe.backends.llama.log import native_log
 from specframe.core.errors import BackendError
 
+
+class NativeCallError(BackendError):
+    """A call into llama.cpp answered with a failure."""
+
+    def __init__(self, message: str, *, op: str, code: int | None) -> None:
+        super().__init__(message)
+        self.op = op
+        self.code = code
+
+
 #: ``llama_decode``, ``llama_encode`` and ``llama_process``.
 PROCESS_CODES = {
     1: "no room for the batch in the memory",
@@ -37,11 +47,15 @@ def check(code: int, *, op: str, meanings: dict[int, str] = PROCESS_CODES, **con
     """
     if code == 0 or (code > 0 and code not in meanings):
         return code
-    raise failure(op, code=code, meaning=meanings.get(code, "unknown status"), **context)
+    raise _failure(op, meanings.get(code, "unknown status"), code, context)
 
 
-def failure(op: str, *, meaning: str, code: int | None = None, **context: object) -> BackendError:
+def failure(op: str, *, meaning: str, code: int | None = None, **context: object) -> NativeCallError:
     """The error for a native call that failed, quoting what the library logged about it."""
+    return _failure(op, meaning, code, context)
+
+
+def _failure(op: str, meaning: str, code: int | None, context: dict[str, object]) -> NativeCallError:
     status = "" if code is None else f" with status {code}"
     details = ", ".join(f"{name}={value!r}" for name, value in context.items())
     message = f"{op} failed{status}: {meaning}" + (f" ({details})" if details else "")
@@ -51,17 +65,8 @@ def failure(op: str, *, meaning: str, code: int | None = None, **context: object
     return NativeCallError(message, op=op, code=code)
 
 
-class NativeCallError(BackendError):
-    """A call into llama.cpp answered with a failure."""
-
-    def __init__(self, message: str, *, op: str, code: int | None) -> None:
-        super().__init__(message)
-        self.op = op
-        self.code = code
-
-
 def present(handle: Any, *, op: str, meaning: str, **context: object) -> Any:
     """Pass a native pointer on, or raise BackendError when it is NULL."""
     if not handle:
-        raise failure(op, meaning=meaning, **context)
+        raise _failure(op, meaning, None, context)
     return handle

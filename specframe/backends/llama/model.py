@@ -1,0 +1,275 @@
+"""A loaded model: weights, facts and vocabulary."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import attrs
+from typing_extensions import Self
+
+from specframe.backends.llama.architectures import provides
+from specframe.backends.llama.gguf import GgufFile, Value, inspect
+from specframe.backends.llama.library import Library, load_library
+from specframe.backends.llama.log import native_log
+from specframe.backends.llama.status import failure
+from specframe.backends.llama.validation import validate_loadable
+from specframe.backends.llama.vocab import LlamaVocab
+from specframe.core.errors import ClosedError, ConfigError
+from specframe.core.ports import Need
+
+_TEMPLATE = "tokenizer.chat_template"
+
+
+class Dependent(Protocol):
+    """Something that must be closed before the model it uses: a context."""
+
+    def close(self) -> None:
+        """Release the native object; closing twice is allowed."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class ModelFacts:
+    """What a model is; read once when it is loaded."""
+
+    arch: str
+    description: str
+    """For people: ``llama 134M Q4_1``."""
+    n_params: int
+    size_bytes: int
+    """Bytes of all tensors."""
+    n_ctx_train: int
+    n_embd: int
+    n_embd_out: int
+    n_layer: int
+    """The trunk only, without NextN blocks."""
+    n_layer_nextn: int
+    """NextN blocks in the file, loaded or not."""
+    n_head: int
+    n_head_kv: int
+    n_swa: int
+    """Width of the sliding window; 0: none."""
+    n_vocab: int
+    rope: str
+    is_recurrent: bool
+    is_hybrid: bool
+    is_diffusion: bool
+    has_encoder: bool
+    has_decoder: bool
+    provides: Need
+    """What it can give a strategy beyond tokens."""
+
+
+class Model:
+    """An open model file. Close it, or use it as a context manager.
+
+    Contexts made from a model are closed with it, before it: the order in which an application closes things does not
+    matter. Nothing is freed while the interpreter shuts down; the operating system does that better.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        library: Library | None = None,
+        n_gpu_layers: int | None = None,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        use_extra_bufts: bool = True,
+        check_tensors: bool = False,
+        load_mtp: bool = False,
+        vocab_only: bool = False,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Load a model.
+
+        Args:
+            path: a GGUF file; of a split model the first part.
+            library: the native library, by default ``load_library()``.
+            n_gpu_layers: layers to keep on a GPU; None: all that a GPU build can take, 0: none.
+            use_mmap: map the file instead of reading it.
+            use_mlock: keep the pages in memory.
+            use_extra_bufts: let the CPU repack weights for faster kernels.
+            check_tensors: look for invalid values in every tensor; slow.
+            load_mtp: load built-in NextN heads as well.
+            vocab_only: no weights; only tokenizing works.
+            progress: called with 0..1 while weights load. An exception stops the load and comes out of here.
+
+        Raises:
+            ConfigError: the file cannot be used; the message quotes llama.cpp's reason.
+            BackendError: there is not enough memory.
+        """
+        self._close_lock = threading.Lock()
+        self._handle: Any = None
+        self._dependents: weakref.WeakSet[Dependent] = weakref.WeakSet()
+        self.library = library or load_library()
+        self.gguf: GgufFile = inspect(path, library=self.library)
+        validate_loadable(self.gguf)
+        lib = self.library.lib
+        params = lib.llama_model_default_params()
+        if n_gpu_layers is not None:
+            params.n_gpu_layers = n_gpu_layers
+        params.load_mode = _load_mode(lib, use_mmap=use_mmap, use_mlock=use_mlock)
+        params.use_extra_bufts = use_extra_bufts
+        params.check_tensors = check_tensors
+        params.load_mtp = load_mtp
+        params.vocab_only = vocab_only
+        self.load_mtp = load_mtp
+        self._handle = _load(self.library, self.gguf.path, params, progress)
+        try:
+            self.vocab = LlamaVocab(self.library, self._handle, is_open=_is_open(self))
+            self.facts = _facts(self.library, self._handle, self.gguf.arch)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file, or the first part of a split one."""
+        return self.gguf.path
+
+    @property
+    def metadata(self) -> Mapping[str, Value]:
+        """Key-value pairs of the file; long arrays are named, not read (see ``GgufFile.array``)."""
+        return self.gguf.metadata
+
+    @property
+    def handle(self) -> Any:
+        """``struct llama_model *``, valid until ``close``. For the modules of this package."""
+        if self._handle is None:
+            raise ClosedError(f"the model {self.path.name} is closed")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether the weights are gone."""
+        return self._handle is None
+
+    def chat_template(self, name: str | None = None) -> str | None:
+        """Text of the chat template in the file: the default one, or a named one; None when there is none."""
+        found = self.metadata.get(_TEMPLATE if name is None else f"{_TEMPLATE}.{name}")
+        return found if isinstance(found, str) else None
+
+    def chat_template_names(self) -> tuple[str, ...]:
+        """Names of the templates in the file beside the default one."""
+        prefix = f"{_TEMPLATE}."
+        return tuple(key.removeprefix(prefix) for key in self.metadata if key.startswith(prefix))
+
+    def adopt(self, dependent: Dependent) -> None:
+        """Close ``dependent`` before this model is. It is held weakly."""
+        if self._handle is None:
+            raise ClosedError(f"the model {self.path.name} is closed")
+        self._dependents.add(dependent)
+
+    def close(self) -> None:
+        """Close what depends on this model, then free the weights. Closing twice is allowed."""
+        with self._close_lock:
+            for dependent in list(self._dependents):
+                dependent.close()
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self.library.lib.llama_model_free(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A backstop only. Not at interpreter exit, where a context may outlive the module it would need.
+        if not sys.is_finalizing() and getattr(self, "_handle", None) is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._handle is None else "open"
+        return f"<Model {self.gguf.path.name} ({state})>" if hasattr(self, "gguf") else "<Model>"
+
+
+def _is_open(model: Model) -> Callable[[], bool]:
+    # Weak: a vocabulary that is still referenced must not keep the weights alive.
+    reference = weakref.ref(model)
+
+    def is_open() -> bool:
+        found = reference()
+        return found is not None and not found.closed
+
+    return is_open
+
+
+def _load_mode(lib: Any, *, use_mmap: bool, use_mlock: bool) -> int:
+    names = {
+        (False, False): "LLAMA_LOAD_MODE_NONE",
+        (True, False): "LLAMA_LOAD_MODE_MMAP",
+        (False, True): "LLAMA_LOAD_MODE_MLOCK",
+        (True, True): "LLAMA_LOAD_MODE_MMAP_MLOCK",
+    }
+    return int(getattr(lib, names[use_mmap, use_mlock]))
+
+
+def _load(library: Library, path: Path, params: Any, progress: Callable[[float], None] | None) -> Any:
+    ffi, lib = library.ffi, library.lib
+    raised: list[BaseException] = []
+
+    def report(fraction: float, _user_data: Any) -> bool:
+        try:
+            if progress is not None:
+                progress(float(fraction))
+        except BaseException as error:  # noqa: BLE001  must not travel through C; raised again below
+            raised.append(error)
+            return False
+        return True
+
+    callback = ffi.callback("llama_progress_callback", report)
+    params.progress_callback = callback
+    native_log.take()
+    handle = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if raised:
+        if handle:
+            lib.llama_model_free(handle)
+        raise raised[0]
+    if handle:
+        return handle
+    reasons = native_log.take()
+    if any("alloc" in line or "memory" in line for line in reasons):
+        raise failure("loading the model", meaning=" | ".join(reasons), path=str(path))
+    said = " | ".join(reasons) or "no reason given"
+    raise ConfigError(f"{path} cannot be loaded; llama.cpp says: {said}. Check the file, or download it again.")
+
+
+def _facts(library: Library, handle: Any, arch: str) -> ModelFacts:
+    ffi, lib = library.ffi, library.lib
+    buffer = ffi.new("char[]", 256)
+    lib.llama_model_desc(handle, buffer, len(buffer))
+    rope: str = ffi.string(ffi.cast("enum llama_rope_type", lib.llama_model_rope_type(handle)))
+    return ModelFacts(
+        arch=arch,
+        description=ffi.string(buffer).decode("utf-8", "replace"),
+        n_params=int(lib.llama_model_n_params(handle)),
+        size_bytes=int(lib.llama_model_size(handle)),
+        n_ctx_train=int(lib.llama_model_n_ctx_train(handle)),
+        n_embd=int(lib.llama_model_n_embd(handle)),
+        n_embd_out=int(lib.llama_model_n_embd_out(handle)),
+        n_layer=int(lib.llama_model_n_layer(handle)),
+        n_layer_nextn=int(lib.llama_model_n_layer_nextn(handle)),
+        n_head=int(lib.llama_model_n_head(handle)),
+        n_head_kv=int(lib.llama_model_n_head_kv(handle)),
+        n_swa=int(lib.llama_model_n_swa(handle)),
+        n_vocab=int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(handle))),
+        rope=rope.removeprefix("LLAMA_ROPE_TYPE_").lower(),
+        is_recurrent=bool(lib.llama_model_is_recurrent(handle)),
+        is_hybrid=bool(lib.llama_model_is_hybrid(handle)),
+        is_diffusion=bool(lib.llama_model_is_diffusion(handle)),
+        has_encoder=bool(lib.llama_model_has_encoder(handle)),
+        has_decoder=bool(lib.llama_model_has_decoder(handle)),
+        provides=provides(arch),
+    )

@@ -1,0 +1,134 @@
+"""What is checked before a file is handed to llama.cpp, because there it would end the process or work wrongly."""
+
+from __future__ import annotations
+
+from specframe.backends.llama.architectures import DRAFT_ONLY, PROJECTORS
+from specframe.backends.llama.gguf import GgufFile, LongArray
+from specframe.core.errors import ConfigError
+
+#: ``LLAMA_MAX_LAYERS`` and ``LLAMA_MAX_EXPERTS``: larger counts hit an assertion.
+MAX_LAYERS = 512
+MAX_EXPERTS = 1024
+
+_ROPE_SCALING = ("none", "linear", "yarn", "longrope")
+
+
+def validate_loadable(file: GgufFile) -> None:
+    """Check what any file must satisfy so that loading it returns, with a model or with an error.
+
+    Raises:
+        ConfigError: names the file, the key, its value and the way out.
+    """
+    if not file.arch:
+        raise _wrong(file, "general.architecture", None, "be the name of an architecture", "convert the model again")
+    if file.arch in PROJECTORS:
+        raise ConfigError(f"{file.path} holds an image or audio projector, no language model; name the model's file")
+    _check_layers(file)
+    _check_experts(file)
+    scaling = file.get("{arch}.rope.scaling.type")
+    if scaling is not None and scaling not in _ROPE_SCALING:
+        raise _wrong(file, "{arch}.rope.scaling.type", scaling, f"be one of {', '.join(_ROPE_SCALING)}")
+    _check_range(file, "{arch}.full_attention_interval", 1, None)  # a divisor
+    _check_vocabulary(file)
+
+
+def validate_target(file: GgufFile) -> None:
+    """Check that a file can be the model that decides every token.
+
+    Raises:
+        ConfigError: names the file, what is wrong with it, and the way out.
+    """
+    validate_loadable(file)
+    if file.arch in DRAFT_ONLY:
+        raise ConfigError(
+            f"{file.path} is a {file.arch} draft model: it cannot generate by itself. "
+            "Name the model it was made for as the target, and this file as the draft"
+        )
+    if not file.tensors:
+        raise ConfigError(f"{file.path} holds a vocabulary and no weights; name a file with weights")
+    if not any(name.startswith("blk.0.") for name in file.tensors):
+        nextn = file.integer("{arch}.nextn_predict_layers") or 0
+        if nextn:
+            raise ConfigError(
+                f"{file.path} holds only the {nextn} multi-token prediction block(s) of a model (there is no "
+                "blk.0.attn_norm.weight): it cannot be a target. Name it as the draft of the full model"
+            )
+        raise ConfigError(f"{file.path} has no tensors of layer 0 (blk.0.*); convert or download it again")
+    if file.metadata.get("tokenizer.ggml.model") in {None, "none", "no_vocab"}:
+        raise _wrong(
+            file,
+            "tokenizer.ggml.model",
+            file.metadata.get("tokenizer.ggml.model"),
+            "name a tokenizer",
+            "use a file that was converted with its tokenizer",
+        )
+
+
+def _check_layers(file: GgufFile) -> None:
+    layers = _check_range(file, "{arch}.block_count", 1, MAX_LAYERS)
+    if layers is not None:
+        # More heads than blocks is an assertion; as many leaves no trunk to run.
+        _check_range(file, "{arch}.nextn_predict_layers", 0, layers - 1)
+
+
+def _check_experts(file: GgufFile) -> None:
+    experts = _check_range(file, "{arch}.expert_count", 0, MAX_EXPERTS) or 0
+    if experts <= 1 and file.arch.startswith("hunyuan"):
+        return  # dense: upstream drops the expert keys
+    least = 1 if experts else 0
+    used_key = "{arch}.expert_used_count"
+    used = file.get(used_key)
+    if isinstance(used, tuple):
+        highest = max((value for value in used if isinstance(value, int)), default=0)
+        if not least <= highest <= experts:
+            raise _wrong(file, used_key, highest, f"have its maximum between {least} and {experts} (expert_count)")
+    else:
+        _check_range(file, used_key, least, experts)
+        if experts and used is None:
+            raise _wrong(file, used_key, None, f"be between 1 and {experts} (expert_count)")
+    groups = _check_range(file, "{arch}.expert_group_count", 0, max(experts - 1, 0)) or 0
+    if groups > 1:
+        if experts % groups:
+            raise _wrong(file, "{arch}.expert_group_count", groups, f"divide {experts} (expert_count)")
+        if file.get("{arch}.expert_group_used_count") is None:
+            raise _wrong(file, "{arch}.expert_group_used_count", None, f"be between 1 and {groups - 1}")
+        _check_range(file, "{arch}.expert_group_used_count", 1, groups - 1)
+
+
+def _check_vocabulary(file: GgufFile) -> None:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, tuple | LongArray):
+        return
+    every = file.array("tokenizer.ggml.tokens") or ()
+    seen: set[object] = set()
+    # llama.cpp gives an empty token a name of its own, so only spelled-out ones can collide.
+    for index, token in enumerate(every):
+        if token in seen and token != "":
+            raise ConfigError(
+                f"{file.path}: tokenizer.ggml.tokens has {token!r} twice, the second time at {index}; "
+                "convert the model again"
+            )
+        seen.add(token)
+
+
+def _check_range(file: GgufFile, key: str, low: int, high: int | None) -> int | None:
+    """The integer under ``key``, or None when it is absent or one value per layer."""
+    if isinstance(file.get(key), tuple):
+        return None
+    value = file.integer(key)
+    if value is not None and (value < low or (high is not None and value > high)):
+        wanted = f"be at least {low}" if high is None else f"be between {low} and {high}"
+        raise _wrong(file, key, value, wanted)
+    return value
+
+
+def _wrong(
+    file: GgufFile,
+    key: str,
+    value: object,
+    wanted: str,
+    way_out: str = "convert the model again or take another file",
+) -> ConfigError:
+    name = key.replace("{arch}", file.arch)
+    found = "is missing" if value is None else f"is {value!r}"
+    return ConfigError(f"{file.path}: {name} {found} and must {wanted}; {way_out}")
