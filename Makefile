@@ -22,6 +22,7 @@ help:  ## show this
 	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: venv-demo  ## fetch a real model and compare plain with drafted generation on it
+	$(BIN)/specframe pull smollm2-135m
 	$(BIN)/python scripts/demo.py
 
 test: lint types layers docs coverage  ## every check and every test

@@ -132,7 +132,9 @@ def install(profile: str) -> None:
     """Install the locked dependencies, then the projects of this folder in place."""
     log.info("installing the locked dependencies of %s", requirements(profile).relative_to(ROOT))
     pip("--requirement", str(requirements(profile)), "--require-hashes", "--only-binary", ":all:")
-    log.info("installing %s in place", ", ".join(folder.name if folder != ROOT else "specframe" for folder in projects()))
+    log.info(
+        "installing %s in place", ", ".join(folder.name if folder != ROOT else "specframe" for folder in projects())
+    )
     editable = [arg for folder in projects() for arg in ("--editable", str(folder))]
     pip("--no-deps", "--no-build-isolation", *editable)
 
@@ -161,7 +163,9 @@ def install_pip() -> None:
 
 def locked(package: str, lock: Path) -> tuple[str, set[str]]:
     """Version and permitted sha256 digests of a package in a lock file."""
-    entry = re.search(rf"^{package}==(\S+)((?:\s*\\\n\s+--hash=sha256:[0-9a-f]{{64}})+)", lock.read_text(), re.MULTILINE)
+    entry = re.search(
+        rf"^{package}==(\S+)((?:\s*\\\n\s+--hash=sha256:[0-9a-f]{{64}})+)", lock.read_text(), re.MULTILINE
+    )
     if entry is None:
         message = f"{lock} does not lock {package}"
         raise RuntimeError(message)
