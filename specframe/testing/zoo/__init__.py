@@ -1,9 +1,9 @@
-"""Tiny GGUF models with analytic weights, made on the spot: every architecture that matters here, under a megabyte each.
+"""Tiny GGUF models with analytic weights, made on the spot: every architecture that matters here.
 
 Needs the ``gguf`` package: ``pip install specframe[testing]``. Importing this package does not.
 
-:func:`build` makes a model by name. For anything else call the functions in ``targets`` and ``drafts``, where every knob is an
-argument, and damage the result with ``corrupt``.
+:func:`build` makes a model by name. For anything else call the functions in ``targets`` and ``drafts``, where every
+knob is an argument, and damage the result with ``corrupt``.
 """
 
 from __future__ import annotations

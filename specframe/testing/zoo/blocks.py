@@ -58,7 +58,7 @@ def write_embeddings(writer: ModelWriter, world: World, *, tied: bool = False) -
         writer.tensor("output.weight", world.head)
 
 
-def write_attention(  # noqa: PLR0913 -- a block description, all by keyword
+def write_attention(
     writer: ModelWriter,
     rng: np.random.Generator,
     world: World,
@@ -122,7 +122,7 @@ class Nextn:
     own_head: bool = False
 
 
-def write_nextn(  # noqa: PLR0913 -- a block description
+def write_nextn(
     writer: ModelWriter,
     rng: np.random.Generator,
     world: World,

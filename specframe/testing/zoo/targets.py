@@ -22,7 +22,7 @@ from specframe.testing.zoo.world import World, linear
 from specframe.testing.zoo.writer import ModelWriter
 
 
-def dense(  # noqa: PLR0913 -- a model description, all by keyword
+def dense(
     path: Path,
     *,
     arch: str = "llama",
@@ -72,7 +72,7 @@ class Recurrence:
         return self.state * self.n_value_heads
 
 
-def hybrid(  # noqa: PLR0913 -- a model description, all by keyword
+def hybrid(
     path: Path,
     *,
     world: World | None = None,
@@ -125,7 +125,7 @@ def hybrid(  # noqa: PLR0913 -- a model description, all by keyword
     return path
 
 
-def _hybrid_layer(  # noqa: PLR0913, PLR0917 -- a block description
+def _hybrid_layer(  # noqa: PLR0917 -- a block description
     writer: ModelWriter,
     rng: np.random.Generator,
     world: World,
@@ -143,7 +143,7 @@ def _hybrid_layer(  # noqa: PLR0913, PLR0917 -- a block description
     write_ffn(writer, rng, world, layer, shape.n_ff, strength=strength * 0.5)
 
 
-def _delta_net(  # noqa: PLR0913, PLR0917 -- a block description
+def _delta_net(
     writer: ModelWriter,
     rng: np.random.Generator,
     world: World,
@@ -164,7 +164,7 @@ def _delta_net(  # noqa: PLR0913, PLR0917 -- a block description
     writer.tensor(prefix + "ssm_out.weight", world.into_active(rng, recurrence.inner, strength))
 
 
-def chained(  # noqa: PLR0913 -- a model description, all by keyword
+def chained(
     path: Path,
     *,
     world: World | None = None,
@@ -215,7 +215,7 @@ def write_window(writer: ModelWriter, shape: Shape, pattern: Sequence[bool], *, 
     writer.f32({"rope.freq_base_swa": 10000.0})
 
 
-def sliding_window(  # noqa: PLR0913 -- a model description, all by keyword
+def sliding_window(
     path: Path,
     *,
     world: World | None = None,

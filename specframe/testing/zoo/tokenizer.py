@@ -62,7 +62,7 @@ class Vocabulary:
         return len(self.pieces)
 
     @classmethod
-    def byte_level(  # noqa: PLR0913 -- a model description, all by keyword
+    def byte_level(
         cls,
         *,
         n_vocab: int = 288,
@@ -73,7 +73,9 @@ class Vocabulary:
         swap: tuple[int, int] | None = None,
         chat_template: str | None = None,
     ) -> Vocabulary:
-        """256 bytes (the id is the byte), then ``<|endoftext|>``, ``<|im_start|>``, ``<|im_end|>``, ``<|mask|>``, two merges, extras.
+        """256 bytes (the id is the byte), four special tokens, two merges, extras.
+
+        The special tokens are ``<|endoftext|>``, ``<|im_start|>``, ``<|im_end|>`` and ``<|mask|>``.
 
         Args:
             n_vocab: size; shorter cuts the extras, longer adds some.
@@ -114,9 +116,10 @@ class Vocabulary:
 
     @classmethod
     def byte_fallback(cls, *, eos: int = 2, add_bos: bool = False, chat_template: str | None = None) -> Vocabulary:
-        """SentencePiece: ``<unk>``, ``<s>``, ``</s>``, 256 byte tokens ``<0xXX>`` (id = byte + 3), the space, a to z, ``<mask>``.
+        """SentencePiece: three special tokens, 256 byte tokens ``<0xXX>`` (id = byte + 3), the space, a to z, a mask.
 
-        Whatever is not a letter or a space comes out byte by byte, which is how emoji and CJK fall apart into tokens.
+        The special tokens are ``<unk>``, ``<s>`` and ``</s>``. Whatever is not a letter or a space comes out byte by
+        byte, which is how emoji and CJK fall apart into tokens.
         """
         letters = ["\u2581", *map(chr, range(ord("a"), ord("z") + 1))]  # U+2581 is SentencePiece's space
         pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters, "<mask>"]
@@ -135,7 +138,7 @@ class Vocabulary:
         )
 
     def tokens_of(self, text: str) -> list[int]:
-        """Ids of ``text``, one per letter the vocabulary has a piece for and otherwise one per UTF-8 byte; no merges."""
+        """Ids of ``text``: one per letter that has a piece, otherwise one per UTF-8 byte; no merges."""
         if self.model == "gpt2":
             letters = _byte_letters()
             return [self.pieces.index(letters[byte]) for byte in text.encode()]

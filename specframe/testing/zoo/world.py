@@ -1,9 +1,10 @@
 """The analytic heart of the zoo: a bigram (Markov) model expressed as embeddings and an output head.
 
-Every token ``x`` is embedded as ``E[x] = bias * e0 + scale * u_x`` with ``|E[x]|**2 == width``, so that an RMS norm leaves it
-alone; the ``u`` of the *active* tokens (and of the mask) are orthonormal. The head reads ``u_x`` as "the next token is the
-successor of x". A transformer whose blocks add nothing is then exactly the bigram model: it recites the cycle of active
-tokens for ever. Blocks that add something inside the active subspace make the context matter, by as much as wanted.
+Every token ``x`` is embedded as ``E[x] = bias * e0 + scale * u_x`` with ``|E[x]|**2 == width``, so that an RMS norm
+leaves it alone; the ``u`` of the *active* tokens (and of the mask) are orthonormal. The head reads ``u_x`` as "the next
+token is the successor of x". A transformer whose blocks add nothing is then exactly the bigram model: it recites the
+cycle of active tokens for ever. Blocks that add something inside the active subspace make the context matter, by as
+much as wanted.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class World:
     Attributes:
         active: the token ids in cycle order.
         basis: ``u`` of the active tokens.  # (n_active, width)
-        spare_basis: a second orthonormal set, orthogonal to all of the first, for features that must not mix with tokens.
+        spare_basis: a second orthonormal set, orthogonal to the first, for features that must not mix with tokens.
         behaves_like: for each token the index of the active token it acts like.  # (n_vocab,)
         embeddings: ``E``.  # (n_vocab, width)
         head: output weights.  # (n_vocab, width)
     """
 
-    def __init__(  # noqa: PLR0913 -- a model description, all by keyword
+    def __init__(
         self,
         *,
         vocabulary: Vocabulary | None = None,
@@ -135,7 +136,7 @@ class World:
         return (i + WRONG_STEP) % self.n_active if i in wrong else i
 
     def shift(self, k: int, wrong: Collection[int] = ()) -> Array:
-        """The matrix that turns a token into the one ``k`` further on, ``wrong`` results replaced.  # (width, width)."""
+        """The (width, width) matrix that turns a token into the one ``k`` further on, ``wrong`` results replaced."""
         matrix = np.zeros((self.width, self.width))
         matrix[0, 0] = 1.0
         for i in range(self.n_active):
@@ -143,7 +144,7 @@ class World:
         return matrix
 
     def wrong_embeddings(self, wrong: Collection[int]) -> Array:
-        """The embedding table with the ``wrong`` tokens looking like others.  # (n_vocab, width)."""
+        """The (n_vocab, width) embedding table with the ``wrong`` tokens looking like others."""
         table = self.embeddings.copy()
         for token in range(self.n_vocab):
             i = int(self.behaves_like[token])
@@ -152,12 +153,12 @@ class World:
         return table
 
     def into_active(self, rng: np.random.Generator, n_in: int, strength: float) -> Array:
-        """A random map into the active subspace, coefficients of about ``strength`` for unit inputs.  # (width, n_in)."""
+        """A random (width, n_in) map into the active subspace, coefficients of about ``strength`` for unit inputs."""
         return np.asarray(strength * self.scale * (self.basis.T @ linear(rng, self.n_active, n_in)))
 
 
 def linear(rng: np.random.Generator, n_out: int, n_in: int, std: float = 1.0) -> Array:
-    """A random matrix that keeps the variance of its input, times ``std``.  # (n_out, n_in)."""
+    """A random (n_out, n_in) matrix that keeps the variance of its input, times ``std``."""
     return np.asarray(rng.standard_normal((n_out, n_in)) * std / np.sqrt(n_in))
 
 

