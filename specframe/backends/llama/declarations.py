@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import attrs
-import cffi  # type: ignore[import-untyped]
+import cffi
 
 from specframe.core.errors import InternalError
 

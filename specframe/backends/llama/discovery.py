@@ -90,6 +90,5 @@ def explain_dlopen(message: str) -> str:
         return f"it needs glibc {glibc.group(1)} or newer, this system has {have}; use the xllamacpp wheel instead"
     missing = re.search(r"(\S+\.so[.\d]*): cannot open shared object file", message)
     if missing:
-        hint = "; on Debian and Ubuntu: apt install libgomp1" if "libgomp" in missing.group(1) else ""
-        return f"a library it depends on is missing: {missing.group(1)}{hint}"
-    return f"the dynamic linker refuses it: {message}"
+        return f"a library it depends on is missing: {missing.group(1)}"
+    return f"the dynamic linker refuses it: {message.partition('.  Additionally, ctypes')[0]}"

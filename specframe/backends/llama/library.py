@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from specframe.backends.llama import discovery, log
+from specframe.backends.llama import discovery, log, openmp
 from specframe.backends.llama.declarations import new_ffi, probe_ffi
 from specframe.backends.llama.discovery import Candidate
 from specframe.backends.llama.handshake import check_layout, check_symbols, recognise
@@ -39,6 +39,7 @@ class Library:
 
 _lock = threading.Lock()
 _loaded: dict[Path, Library] = {}
+_openmp: list[Any] = []  # kept: unloading it would pull the threads from under the library
 
 
 def load_library(path: str | os.PathLike[str] | None = None) -> Library:
@@ -96,6 +97,12 @@ def _load(candidate: Candidate, path: Path, refused: tuple[tuple[str, str], ...]
 
 def _dlopen(ffi: Any, path: Path) -> Any:
     try:
+        try:
+            return ffi.dlopen(str(path))
+        except OSError as error:
+            if not openmp.is_missing(str(error)):
+                raise
+        _openmp.append(ffi.dlopen(str(openmp.supply())))
         return ffi.dlopen(str(path))
     except OSError as error:
         raise ConfigError(discovery.explain_dlopen(str(error))) from error
