@@ -2,8 +2,8 @@
 
 Needs the ``gguf`` package: ``pip install specframe[testing]``. Importing this package does not.
 
-:func:`build` makes a model by name. For anything else call the functions in ``targets`` and ``drafts``, where every
-knob is an argument, and damage the result with ``corrupt``.
+:func:`build` makes a model by name. For anything else call the functions in ``targets`` and ``drafts`` or
+:func:`dflash`, where every knob is an argument, and damage the result with ``corrupt``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from specframe.core.errors import ConfigError
-from specframe.testing.zoo import drafts, targets
-from specframe.testing.zoo.blocks import Nextn, Shape
+from specframe.testing.zoo import corrupt, drafts, targets
+from specframe.testing.zoo.blocks import Nextn, Own, Shape
+from specframe.testing.zoo.diffusion import Block, Lattice, Markov, Reads, dflash
 from specframe.testing.zoo.targets import Recurrence
 from specframe.testing.zoo.tokenizer import CHATML, UTF8_CYCLE, Vocabulary
 from specframe.testing.zoo.world import World
@@ -24,16 +25,26 @@ __all__ = [
     "CHATML",
     "NAMES",
     "UTF8_CYCLE",
+    "Block",
+    "Lattice",
+    "Markov",
     "Nextn",
+    "Own",
+    "Reads",
     "Recurrence",
     "Shape",
     "Vocabulary",
     "World",
     "build",
     "build_all",
+    "corrupt",
+    "dflash",
     "drafts",
     "targets",
 ]
+
+
+_NOTHING = Own(embeddings=False, head=False)
 
 
 def _utf8(path: Path) -> Path:
@@ -60,6 +71,18 @@ _RECIPES: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
         "gemma4": targets.sliding_window,
         "draft-simple": drafts.simple,
         "mtp-qwen35": drafts.external_mtp,
+        "gemma4-assistant": drafts.assistant,
+        "dflash": dflash,
+        "dflash-shared": lambda path: dflash(path, block=Block(own=_NOTHING)),
+        "dflash-inject": lambda path: dflash(path, block=Block(reads=Reads.FEATURES, error=0.0)),
+        "dflash-anchor": lambda path: dflash(path, block=Block(reads=Reads.ANCHOR, error=0.0)),
+        "dflash2": lambda path: dflash(path, lattice=Lattice()),
+        "dflash2-shared": lambda path: dflash(path, block=Block(own=_NOTHING), lattice=Lattice()),
+        "dspark-anchor": lambda path: dflash(path, block=Block(backbone=False), markov=Markov()),
+        "dspark-bonus": lambda path: dflash(path, block=Block(backbone=False), markov=Markov(from_anchor=False)),
+        "eagle3": drafts.eagle3,
+        "eagle3-g": lambda path: drafts.eagle3(path, mix=1.0, error=0.0),
+        "eagle3-shared": lambda path: drafts.eagle3(path, own=_NOTHING),
     }
 )
 
@@ -77,8 +100,7 @@ def build(name: str, directory: Path) -> Path:
     if recipe is None:
         close = difflib.get_close_matches(name, NAMES, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
-        msg = f"the zoo has no model {name!r}; {hint}"
-        raise ConfigError(msg)
+        raise ConfigError(f"the zoo has no model {name!r}; {hint}")
     return recipe(Path(directory) / f"{name}.gguf")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
@@ -48,6 +50,13 @@ def write_shape(writer: ModelWriter, world: World, shape: Shape, *, width: int |
     writer.u32({"rope.dimension_count": shape.head})
     writer.f32({"rope.freq_base": shape.rope_base})
     writer.u32({"vocab_size": world.n_vocab})
+
+
+def write_window(writer: ModelWriter, shape: Shape, pattern: Sequence[bool], *, window: int = 64) -> None:
+    """Which blocks see only the last ``window`` tokens."""
+    writer.array("attention.sliding_window_pattern", list(pattern))
+    writer.u32({"attention.sliding_window": window, "rope.dimension_count_swa": shape.head})
+    writer.f32({"rope.freq_base_swa": 10000.0})
 
 
 def write_embeddings(writer: ModelWriter, world: World, *, tied: bool = False) -> None:
@@ -101,6 +110,33 @@ def write_ffn(
     writer.tensor(prefix + "ffn_gate.weight", linear(rng, n_ff, world.width))
     writer.tensor(prefix + "ffn_up.weight", linear(rng, n_ff, world.width))
     writer.tensor(prefix + "ffn_down.weight", world.into_active(rng, n_ff, strength))
+
+
+@attrs.frozen
+class Own:
+    """What a draft carries itself; the rest it takes from the target.
+
+    Attributes:
+        embeddings: the token embeddings.
+        head: the output head.
+        mapped: the head covers the tokens of the cycle only, mapped to the target's ids by ``d2t``.
+    """
+
+    embeddings: bool = True
+    head: bool = True
+    mapped: bool = False
+
+
+def write_own(writer: ModelWriter, world: World, own: Own) -> None:
+    """The embeddings and the head of a draft, as far as it has any."""
+    if own.embeddings:
+        writer.tensor("token_embd.weight", world.embeddings)
+    if own.mapped:
+        rows = sorted(world.active)
+        writer.tensor("d2t", np.array(rows, dtype=np.int64))  # absolute target ids
+        writer.tensor("output.weight", world.head[rows])
+    elif own.head:
+        writer.tensor("output.weight", world.head)
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ from specframe.testing.zoo.blocks import (
     write_ffn,
     write_nextn,
     write_shape,
+    write_window,
 )
 from specframe.testing.zoo.tokenizer import Vocabulary
 from specframe.testing.zoo.world import World, linear
@@ -206,13 +207,6 @@ def chained(
             own = np.random.default_rng(seed + 100 + k)
             write_nextn(writer, own, world, shape.n_layer + k, shape, head, qwen=False)
     return path
-
-
-def write_window(writer: ModelWriter, shape: Shape, pattern: Sequence[bool], *, window: int = 64) -> None:
-    """Which blocks see only the last ``window`` tokens."""
-    writer.array("attention.sliding_window_pattern", list(pattern))
-    writer.u32({"attention.sliding_window": window, "rope.dimension_count_swa": shape.head})
-    writer.f32({"rope.freq_base_swa": 10000.0})
 
 
 def sliding_window(

@@ -55,8 +55,7 @@ class Vocabulary:
 
     def __attrs_post_init__(self) -> None:
         if len(self.pieces) != len(self.kinds) or len(set(self.pieces)) != len(self.pieces):
-            msg = f"{len(self.pieces)} pieces need as many kinds ({len(self.kinds)}) and no piece twice"
-            raise ConfigError(msg)
+            raise ConfigError(f"{len(self.pieces)} pieces need as many kinds ({len(self.kinds)}) and no piece twice")
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -90,8 +89,7 @@ class Vocabulary:
         pieces = [*_byte_letters(), "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>", *merged]
         kinds = [NORMAL] * 256 + [CONTROL] * 4 + [NORMAL] * 2
         if n_vocab < len(pieces):
-            msg = f"n_vocab is {n_vocab}; a byte-level vocabulary has at least {len(pieces)} tokens"
-            raise ConfigError(msg)
+            raise ConfigError(f"n_vocab is {n_vocab}; a byte-level vocabulary has at least {len(pieces)} tokens")
         n_extra = n_vocab - len(pieces)
         pieces += [f"<|extra_{i}|>" for i in range(n_extra)]
         kinds += [CONTROL] * n_extra

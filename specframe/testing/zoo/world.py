@@ -59,11 +59,9 @@ class World:
         tokens = self.vocabulary.tokens_of(cycle)
         n = len(tokens)
         if len(set(tokens)) != n:
-            msg = f"the cycle {cycle!r} uses a token twice: {tokens}"
-            raise ConfigError(msg)
+            raise ConfigError(f"the cycle {cycle!r} uses a token twice: {tokens}")
         if width < 2 * n + 2:
-            msg = f"width is {width}; a cycle of {n} tokens needs at least {2 * n + 2}"
-            raise ConfigError(msg)
+            raise ConfigError(f"width is {width}; a cycle of {n} tokens needs at least {2 * n + 2}")
         rng = np.random.default_rng(seed)
         self.active: list[int] = tokens if ordered else [int(t) for t in rng.permutation(tokens)]
         self._index = {token: i for i, token in enumerate(self.active)}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,32 +21,51 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-def new_writer(path: Path, arch: str) -> gguf.GGUFWriter:
-    """A writer of the ``gguf`` package, which is imported here and nowhere else on the way to a zoo model.
+def gguf_package() -> ModuleType:
+    """The ``gguf`` package, which is imported here and nowhere else: the rest of the test kit works without it.
 
     Raises:
-        ConfigError: the package is not installed.
+        ConfigError: it is not installed.
     """
     try:
-        import gguf  # noqa: PLC0415 -- an extra: the rest of the test kit works without it
+        import gguf  # noqa: PLC0415 -- an extra
     except ImportError as error:
-        msg = "building models needs the gguf package: pip install specframe[testing]"
-        raise ConfigError(msg) from error
-    return gguf.GGUFWriter(path, arch)
+        raise ConfigError("tiny models need the gguf package: pip install specframe[testing]") from error
+    return gguf
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written before it is complete."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+
+
+def write_file(raw: gguf.GGUFWriter, part: Path, path: Path) -> None:
+    """Write what ``raw``, made for ``part``, has collected; the file appears at ``path`` complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        try:
+            raw.write_header_to_file()
+            raw.write_kv_data_to_file()
+            raw.write_tensors_to_file()
+        finally:
+            raw.close()
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class ModelWriter:
     """Collects the keys and tensors of one model; leaving the ``with`` block normally writes the file.
 
-    The file appears at ``path`` complete or not at all, so two processes may build the same model at once.
-    Keys given to the typed setters are prefixed with the architecture.
+    Two processes may build the same model at once: see :func:`write_file`. Keys given to the typed setters are prefixed
+    with the architecture.
     """
 
     def __init__(self, path: Path, arch: str, name: str) -> None:
         self.path = Path(path)
         self.arch = arch
-        self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        self.raw = new_writer(self._part, arch)
+        self._part = part_of(self.path)
+        self.raw: gguf.GGUFWriter = gguf_package().GGUFWriter(self._part, arch)
         self.raw.add_string("general.name", name)
         self.raw.add_string("general.type", "model")
         self.raw.add_uint32("general.file_type", 0)  # ALL_F32
@@ -67,8 +87,7 @@ class ModelWriter:
     def array(self, key: str, values: Sequence[Any]) -> None:
         """Set an array. An empty one would be dropped by the ``gguf`` package without a word, so it is refused."""
         if not values:
-            msg = f"array key {key!r} of {self.path.name} is empty; leave the key out instead"
-            raise ConfigError(msg)
+            raise ConfigError(f"array key {key!r} of {self.path.name} is empty; leave the key out instead")
         self.raw.add_array(f"{self.arch}.{key}", list(values))
 
     def tensor(self, name: str, values: ArrayLike) -> None:
@@ -85,16 +104,5 @@ class ModelWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        if kind is not None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            try:
-                self.raw.write_header_to_file()
-                self.raw.write_kv_data_to_file()
-                self.raw.write_tensors_to_file()
-            finally:
-                self.raw.close()
-            self._part.replace(self.path)
-        finally:
-            self._part.unlink(missing_ok=True)
+        if kind is None:
+            write_file(self.raw, self._part, self.path)
