@@ -107,6 +107,10 @@ class Model:
             BackendError: there is not enough memory.
         """
         self._close_lock = threading.Lock()
+        # Re-entrant: the garbage collector may release a hold at any point.
+        self._hold_lock = threading.RLock()
+        self._holds = 0
+        self._doomed: Any = None
         self._handle: Any = None
         self._dependents: weakref.WeakSet[Dependent] = weakref.WeakSet()
         self.library = library or load_library()
@@ -122,6 +126,7 @@ class Model:
         params.load_mtp = load_mtp
         params.vocab_only = vocab_only
         self.load_mtp = load_mtp
+        self.vocab_only = vocab_only
         self._handle = _load(self.library, self.gguf.path, params, progress)
         try:
             self.vocab = LlamaVocab(self.library, self._handle, is_open=_is_open(self))
@@ -168,14 +173,36 @@ class Model:
             raise ClosedError(f"the model {self.path.name} is closed")
         self._dependents.add(dependent)
 
+    def hold(self) -> Callable[[], None]:
+        """Keep the weights until the returned function is called, also after ``close``.
+
+        For a context, which llama.cpp cannot free without its model, while numpy still looks into the context's logits.
+        """
+        with self._hold_lock:
+            if self._handle is None:
+                raise ClosedError(f"the model {self.path.name} is closed")
+            self._holds += 1
+        return self._let_go
+
+    def _let_go(self) -> None:
+        with self._hold_lock:
+            self._holds -= 1
+            self._free_unheld()
+
+    def _free_unheld(self) -> None:
+        if self._doomed is not None and self._holds == 0:
+            doomed, self._doomed = self._doomed, None
+            self.library.lib.llama_model_free(doomed)
+
     def close(self) -> None:
         """Close what depends on this model, then free the weights. Closing twice is allowed."""
         with self._close_lock:
             for dependent in list(self._dependents):
                 dependent.close()
-            handle, self._handle = self._handle, None
-            if handle is not None:
-                self.library.lib.llama_model_free(handle)
+            with self._hold_lock:
+                if self._handle is not None:
+                    self._doomed, self._handle = self._handle, None
+                self._free_unheld()
 
     def __enter__(self) -> Self:
         return self
