@@ -80,7 +80,7 @@ class Completion:
 
 
 def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
-    strings = (value,) if isinstance(value, str) else tuple(value)
+    strings: tuple[Any, ...] = (value,) if isinstance(value, str) else tuple(value)
     for s in strings:
         if not isinstance(s, str) or not s:
             msg = f"a stop string must be a non-empty text, not {s!r}"
@@ -88,7 +88,7 @@ def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
     return strings
 
 
-def _budget(_: object, __: object, value: int | None) -> None:
+def _budget(_: object, __: object, value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         msg = f"max_tokens must be a whole number >= 0 or None for the rest of the context, not {value!r}"
         raise ConfigError(msg)

@@ -14,7 +14,7 @@ from specframe.core.errors import ConfigError
 def _finite(low: float | None = None, high: float | None = None, *, above: float | None = None) -> Any:
     """Validator: a finite number within [low, high] (and > above)."""
 
-    def check(_: object, field: attrs.Attribute[Any], value: float) -> None:
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
         bad = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
         if not bad:
             bad = (
@@ -37,7 +37,7 @@ def _finite(low: float | None = None, high: float | None = None, *, above: float
 def _whole(low: int | None = None, high: int | None = None) -> Any:
     """Validator: an int (no bool) within [low, high]."""
 
-    def check(_: object, field: attrs.Attribute[Any], value: int) -> None:
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
         if (
             isinstance(value, bool)
             or not isinstance(value, int)

@@ -55,7 +55,7 @@ class RequestStats:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """accepted / verified."""
+        """Accepted / verified."""
         return self.accepted / self.verified if self.verified else None
 
     @property

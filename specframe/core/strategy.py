@@ -137,7 +137,9 @@ class StrategySpec:
         return self.cls.name
 
     @classmethod
-    def of(cls, strategy: AnyStrategyClass, options: Mapping[str, Any] | None = None, draft_path: Path | None = None) -> StrategySpec:
+    def of(
+        cls, strategy: AnyStrategyClass, options: Mapping[str, Any] | None = None, draft_path: Path | None = None
+    ) -> StrategySpec:
         """Validate ``options`` against the strategy's own options class. Raises ConfigError naming the bad key."""
         given = dict(options or {})
         fields = {field.alias for field in attrs.fields(strategy.Options)}

@@ -1,0 +1,160 @@
+"""Running strategies without trusting them: whatever one does, the request goes on.
+
+Both shapes of strategy are driven through one interface, :class:`Drafter`. An exception ends the drafting of the sequences
+concerned and of no others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from specframe.core.errors import ConfigError, StrategyError
+from specframe.core.history import History
+from specframe.core.ports import BatchEntry
+from specframe.core.strategy import (
+    BatchStrategy,
+    DraftRequest,
+    Outcome,
+    Proposal,
+    Strategy,
+    StrategyContext,
+    StrategySpec,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Drafter(Protocol):
+    """A strategy as the engine drives it. No method but ``close`` of a built drafter raises an Exception."""
+
+    def begin(self, seq: int, history: History) -> StrategyError | None: ...
+
+    def process(self, batch: Sequence[BatchEntry]) -> StrategyError | None: ...
+
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Proposal | StrategyError]: ...
+
+    def observe(self, outcomes: Sequence[Outcome]) -> Sequence[StrategyError | None]: ...
+
+    def end(self, seq: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def build_drafter(spec: StrategySpec, context: StrategyContext) -> Drafter:
+    """Make the drafter of ``spec``. Raises ConfigError or StrategyError when a strategy with a model cannot be set up."""
+    if issubclass(spec.cls, BatchStrategy):
+        try:
+            return _BatchDrafter(spec.cls(spec.options, context), context.target.n_vocab)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise _blame(spec.name, "set-up", error) from error
+    return _RequestDrafter(spec.cls, spec, context)
+
+
+def _blame(strategy: str, where: str, error: Exception) -> StrategyError:
+    if isinstance(error, StrategyError):
+        return error
+    blamed = StrategyError(strategy, f"{where}() raised {type(error).__name__}: {error}")
+    blamed.__cause__ = error
+    return blamed
+
+
+def _guard(strategy: str, where: str, call: Callable[[], object]) -> StrategyError | None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 -- the strategy is foreign code; whatever it raises is reported, never fatal
+        return _blame(strategy, where, error)
+    return None
+
+
+class _RequestDrafter:
+    """Drives :class:`Strategy`: a fresh object per request, so nothing leaks from one to the next."""
+
+    def __init__(self, cls: type[Strategy], spec: StrategySpec, context: StrategyContext) -> None:
+        self._cls, self._spec, self._context = cls, spec, context
+        self._live: dict[int, Strategy] = {}
+
+    def begin(self, seq: int, history: History) -> StrategyError | None:
+        def start() -> None:
+            strategy = self._cls(self._spec.options, self._context)
+            self._live[seq] = strategy
+            strategy.begin(history)
+
+        return _guard(self._spec.name, "begin", start)
+
+    def process(self, batch: Sequence[BatchEntry]) -> None:
+        """Strategies that draft from tokens alone have nothing to process."""
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Proposal | StrategyError]:
+        n_vocab, name = self._context.target.n_vocab, self._spec.name
+        results: list[Proposal | StrategyError] = []
+        for request in requests:
+            try:
+                strategy = self._live[request.seq]
+                budget = request.budget
+                if strategy.max_draft is not None:
+                    budget = min(budget, strategy.max_draft)
+                raw = strategy.draft(request)
+                results.append(Proposal.of(raw, budget=budget, n_vocab=n_vocab, strategy=name))
+            except Exception as error:  # noqa: BLE001 -- see _guard
+                results.append(_blame(name, "draft", error))
+        return results
+
+    def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
+        return [_guard(self._spec.name, "observe", lambda o=o: self._live[o.seq].observe(o)) for o in outcomes]  # type: ignore[misc]
+
+    def end(self, seq: int) -> None:
+        strategy = self._live.pop(seq, None)
+        if strategy is not None and (error := _guard(self._spec.name, "close", strategy.close)):
+            log.warning("%s", error)
+
+    def close(self) -> None:
+        for seq in list(self._live):
+            self.end(seq)
+
+
+class _BatchDrafter:
+    """Drives :class:`BatchStrategy`. A call that raises takes the sequences of that call with it."""
+
+    def __init__(self, strategy: BatchStrategy, n_vocab: int) -> None:
+        self._strategy, self._n_vocab = strategy, n_vocab
+        self._name = type(strategy).name
+
+    def begin(self, seq: int, history: History) -> StrategyError | None:
+        return _guard(self._name, "begin", lambda: self._strategy.begin(seq, history))
+
+    def process(self, batch: Sequence[BatchEntry]) -> StrategyError | None:
+        return _guard(self._name, "process", lambda: self._strategy.process(batch))
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Proposal | StrategyError]:
+        try:
+            raws = list(self._strategy.draft(requests))
+            if len(raws) != len(requests):
+                msg = f"draft() returned {len(raws)} proposals for {len(requests)} sequences"
+                raise StrategyError(self._name, msg)  # noqa: TRY301 -- one place blames
+        except Exception as error:  # noqa: BLE001 -- see _guard
+            return [_blame(self._name, "draft", error)] * len(requests)
+        return [self._check(raw, request) for raw, request in zip(raws, requests, strict=True)]
+
+    def _check(self, raw: Sequence[int], request: DraftRequest) -> Proposal | StrategyError:
+        limit = self._strategy.max_draft
+        budget = request.budget if limit is None else min(request.budget, limit)
+        try:
+            return Proposal.of(raw, budget=budget, n_vocab=self._n_vocab, strategy=self._name)
+        except Exception as error:  # noqa: BLE001 -- see _guard
+            return _blame(self._name, "draft", error)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
+        error = _guard(self._name, "observe", lambda: self._strategy.observe(outcomes))
+        return [error] * len(outcomes)
+
+    def end(self, seq: int) -> None:
+        if error := _guard(self._name, "end", lambda: self._strategy.end(seq)):
+            log.warning("%s", error)
+
+    def close(self) -> None:
+        if error := _guard(self._name, "close", self._strategy.close):
+            log.warning("%s", error)

@@ -1,0 +1,272 @@
+"""Many requests on one target: submission, admission, retirement.
+
+One :meth:`Engine.step` evaluates at most one batch, prompt chunks before verifications, for all active requests; see
+:mod:`specframe.core.step` for what happens inside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import attrs
+
+from specframe.core.drafting import Drafter, build_drafter
+from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError
+from specframe.core.generation import Generation
+from specframe.core.observer import Observer, Observers
+from specframe.core.ports import Target
+from specframe.core.request import FinishReason, Request
+from specframe.core.scheduler import Adaptive, DraftScheduler
+from specframe.core.sequence import ActiveRequest
+from specframe.core.slot import Slot
+from specframe.core.step import Stepper
+from specframe.core.strategy import StrategyContext, StrategySpec
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs requests on ``target``; thread-safe.
+
+    Args:
+        target: the model; stays open when the engine is closed.
+        observers: told about starts, steps and ends.
+        scheduler: makes the object that decides draft lengths of one request; :class:`~specframe.core.scheduler.Adaptive`
+            unless given.
+
+    Raises:
+        ConfigError: ``n_batch`` is smaller than the number of sequences.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        observers: Sequence[Observer] = (),
+        scheduler: Callable[[], DraftScheduler] | None = None,
+    ) -> None:
+        info = target.info
+        if min(info.n_batch, info.max_outputs) < info.n_seq:
+            msg = f"n_batch ({info.n_batch}) must be at least the number of sequences ({info.n_seq})"
+            raise ConfigError(msg)
+        self._target = target
+        self._info = info
+        self._observers = Observers(observers)
+        self._scheduler = scheduler or Adaptive
+        self._stepper = Stepper(target, self._observers)
+        self._context = StrategyContext(target=info, vocab=target.vocab)
+        self._free = [Slot(target, seq) for seq in range(info.n_seq)]
+        self._queue: deque[ActiveRequest] = deque()
+        self._running: list[ActiveRequest] = []
+        self._drafters: dict[StrategySpec, Drafter] = {}
+        self._lock = threading.RLock()
+        self._inside = False
+        self._closed = False
+        self._clock = 0
+
+    # -- public -------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Generation:
+        """Queue a request; nothing is evaluated until its output is asked for or :meth:`step` is called.
+
+        Raises:
+            ConfigError: a parameter cannot be honoured (RequestTooLongError: the prompt does not fit).
+            StrategyError: a strategy with a model of its own could not be set up.
+            ClosedError: the engine is closed.
+        """
+        self._check_prompt(request.prompt)
+        with self._lock:
+            self._check_open()
+            sampler = self._target.make_sampler(request.sampling, request.prompt)
+            active = ActiveRequest(request, self._target.vocab, self._info.n_ctx, sampler)
+            try:
+                self._attach_drafter(active)
+            except BaseException:
+                sampler.close()
+                raise
+            if request.max_tokens == 0:
+                active.finish = (FinishReason.LENGTH, "max-tokens")
+                active.end()
+            else:
+                self._queue.append(active)
+        return Generation(active, self._advance, self._cancel)
+
+    def step(self) -> bool:
+        """Advance every active request once; returns False when there is nothing left to do.
+
+        Errors of single requests are kept for their consumers. KeyboardInterrupt and the like come out of here with the
+        memory of every sequence already reconciled.
+        """
+        with self._lock:
+            self._check_open()
+            if self._inside:
+                msg = "the engine cannot be stepped from inside a callback of its own"
+                raise ConfigError(msg)
+            self._inside = True
+            try:
+                self._reap()
+                self._admit()
+                self._stepper.step(self._running)
+            finally:
+                self._inside = False
+                self._settle()
+            return bool(self._running or self._queue)
+
+    def close(self) -> None:
+        """End every request (their consumers get ClosedError) and close the strategies. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for active in [*self._running, *self._queue]:
+                active.error = ClosedError("the engine was closed while this request was running")
+            self._queue_out()
+            self._settle()
+            for drafter in self._drafters.values():
+                drafter.close()
+            self._drafters.clear()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    # -- submission ---------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "the engine is closed"
+            raise ClosedError(msg)
+
+    def _check_prompt(self, prompt: Sequence[int]) -> None:
+        if not prompt:
+            msg = "the prompt has no tokens; give at least one (a BOS token will do)"
+            raise ConfigError(msg)
+        if min(prompt) < 0 or max(prompt) >= self._info.n_vocab:
+            at = next(i for i, t in enumerate(prompt) if not 0 <= t < self._info.n_vocab)
+            msg = f"prompt token {prompt[at]} at index {at} is outside the vocabulary of {self._info.n_vocab} tokens"
+            raise ConfigError(msg)
+        if len(prompt) > self._info.n_ctx:
+            msg = (
+                f"the prompt has {len(prompt)} tokens but the context holds {self._info.n_ctx}; "
+                "raise n_ctx or shorten the prompt"
+            )
+            raise RequestTooLongError(msg)
+
+    def _attach_drafter(self, active: ActiveRequest) -> None:
+        spec = active.request.strategy
+        if spec is None:
+            return
+        lacking = spec.cls.needs & ~self._info.provides
+        if lacking:
+            active.deactivate(f"target-lacks-needs: {spec.name} needs {lacking.name}")
+            return
+        drafter = self._drafters.get(spec)
+        if drafter is None:
+            context = attrs.evolve(self._context, draft_path=spec.draft_path)
+            drafter = self._drafters[spec] = build_drafter(spec, context)
+        active.drafter = drafter
+        active.scheduler = self._scheduler()
+
+    # -- admission and retirement -------------------------------------------------------------------------------------
+
+    def _advance(self, active: ActiveRequest, to_end: bool) -> None:
+        """One step, unless another thread's step brought what is wanted while this one waited for the lock."""
+        with self._lock:
+            if active.completion is None and (to_end or not active.chunks):
+                self.step()
+
+    def _cancel(self, active: ActiveRequest) -> None:
+        active.cancelled = True
+        with self._lock:
+            if not self._inside and not self._closed:
+                self._reap()
+                self._settle()
+
+    def _reap(self) -> None:
+        """Take out what was cancelled, and bring back memory that an interrupted reconciliation left unknown."""
+        for active in self._running:
+            if active.slot is not None:
+                try:
+                    active.slot.ensure_settled()
+                except SessionPoisonedError as error:
+                    active.error = error
+            if active.cancelled and active.finish is None:
+                active.finish = (FinishReason.CANCELLED, "cancelled")
+        if any(a.cancelled for a in self._queue):
+            self._queue_out()
+        if any(a.finish for a in self._running):
+            self._settle()
+
+    def _queue_out(self) -> None:
+        """End the queued requests that were cancelled or failed."""
+        waiting = list(self._queue)
+        self._queue.clear()
+        for active in waiting:
+            if active.error is not None or active.cancelled:
+                active.finish = active.finish or (FinishReason.CANCELLED, "cancelled")
+                active.end()
+            else:
+                self._queue.append(active)
+
+    def _admit(self) -> None:
+        while self._queue and self._free:
+            active = self._queue.popleft()
+            slot = self._pick_slot(active.request)
+            self._free.remove(slot)
+            self._running.append(active)
+            active.slot = slot
+            try:
+                active.stats.cached_tokens = slot.start(active.request.prompt, reuse=active.request.reuse_prefix)
+            except SessionPoisonedError as poisoned:
+                active.error = poisoned
+                continue
+            active.start(slot)
+            if active.drafter is not None and (error := active.drafter.begin(slot.seq, active.history)):
+                active.deactivate(f"strategy-error: {error}")
+            self._observers.request_started(slot.seq, active.request, slot.n_past)
+        if self._queue and not self._free and not self._running:
+            for active in self._queue:
+                active.error = SessionPoisonedError("no usable sequence is left; load the model anew")
+            self._queue_out()
+
+    def _pick_slot(self, request: Request) -> Slot:
+        """The free sequence that holds most of the prompt; among equals the one idle for longest."""
+        if request.reuse_prefix and len(self._free) > 1:
+            return max(self._free, key=lambda s: (s.common_prefix(request.prompt), -s.last_used))
+        return min(self._free, key=lambda s: s.last_used)
+
+    def _settle(self) -> None:
+        """Retire every running request that is over, for whatever reason."""
+        if all(a.finish is None and a.error is None and not a.mid_token for a in self._running):
+            return
+        running, self._running = self._running, []
+        for active in running:
+            if active.mid_token and active.error is None:
+                active.finish = (FinishReason.CANCELLED, "interrupted")
+            if active.finish is None and active.error is None:
+                self._running.append(active)
+            else:
+                self._retire(active)
+
+    def _retire(self, active: ActiveRequest) -> None:
+        slot = active.slot
+        assert slot is not None  # noqa: S101 -- running requests have a sequence
+        self._clock += 1
+        slot.last_used = self._clock
+        if not slot.poisoned:
+            self._free.append(slot)
+        if active.drafter is not None:
+            active.drafter.end(slot.seq)
+            if not active.stats.drafted:
+                reason = "nothing-proposed" if active.asked else "no-room"
+                active.stats.inactive_reason = reason
+                log.info("speculation had no effect on this request: %s", reason)
+        active.end()
+        if active.completion is not None:
+            self._observers.request_finished(slot.seq, active.completion)

@@ -1,0 +1,102 @@
+"""One sequence of the target's memory, and what it holds.
+
+The state is three facts: ``tokens`` (committed, append-only while a request runs), ``n_past`` (memory equals
+``tokens[:n_past]``) and ``pending = tokens[n_past:]``, which is never empty while a request runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from specframe.core.errors import BackendError, RollbackError, SessionPoisonedError
+from specframe.core.ports import Checkpoint, Rollback, Target
+
+log = logging.getLogger(__name__)
+
+
+class Slot:
+    """Owner of the memory of one sequence id; the only place that changes its length."""
+
+    def __init__(self, target: Target, seq: int) -> None:
+        self._target = target
+        self._kind = target.info.rollback
+        self.seq = seq
+        self.tokens: list[int] = []
+        self.n_past = 0
+        self.poisoned = False
+        """Memory could not even be cleared: the sequence is given up."""
+        self.in_flight = False
+        """Memory is ahead of ``n_past``: a decode was submitted and not reconciled yet."""
+        self.last_used = 0
+
+    @property
+    def n_pending(self) -> int:
+        return len(self.tokens) - self.n_past
+
+    def common_prefix(self, prompt: Sequence[int]) -> int:
+        """Tokens at the head of ``prompt`` that memory holds; its last one is left out, as its logits are needed."""
+        held = self.tokens[: min(self.n_past, len(prompt) - 1)]
+        low, high = 0, len(held)
+        while low < high:  # slices compare at C speed; bisecting finds the first difference
+            middle = (low + high + 1) // 2
+            if held[low:middle] == list(prompt[low:middle]):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def start(self, prompt: Sequence[int], *, reuse: bool) -> int:
+        """Take ``prompt`` as the committed tokens; returns how many of them memory still holds."""
+        self.ensure_settled()
+        keep = self.common_prefix(prompt) if reuse else 0
+        if keep < self.n_past:
+            # Without free truncation a part of the memory cannot be kept, only the whole.
+            if keep == 0 or self._kind is not Rollback.TRUNCATE:
+                self.reset()
+            else:
+                self.cut(keep)
+        self.tokens = list(prompt)
+        return self.n_past
+
+    def ensure_settled(self) -> None:
+        """A reconciliation that was itself interrupted leaves memory unknown: start over."""
+        if self.in_flight:
+            self.reset()
+
+    def cut(self, n_past: int) -> str:
+        """Cut memory to ``n_past`` tokens; when it refuses, forget everything and let ``pending`` bring it back.
+
+        Returns the means used.
+        """
+        try:
+            self._target.truncate(self.seq, n_past)
+        except RollbackError as error:
+            log.warning("sequence %d could not be cut to %d tokens, starting over: %s", self.seq, n_past, error)
+            self.reset()
+            return "replay"
+        self.n_past = n_past
+        return "bounded" if self._kind is Rollback.BOUNDED else "truncate"
+
+    def restore(self, checkpoint: Checkpoint) -> str:
+        """Bring memory back to ``checkpoint``; falls back to starting over. Returns the means used."""
+        try:
+            self._target.restore(checkpoint)
+        except RollbackError as error:
+            log.warning("sequence %d could not be restored, starting over: %s", self.seq, error)
+            self.reset()
+            return "replay"
+        self.n_past = checkpoint.n_past
+        return "snapshot"
+
+    def reset(self) -> None:
+        """Forget all memory. Raises SessionPoisonedError when even that fails."""
+        self.poisoned = True
+        try:
+            self._target.clear(self.seq)
+        except BackendError as error:
+            msg = f"sequence {self.seq} cannot be cleared and is given up: {error}"
+            raise SessionPoisonedError(msg) from error
+        self.n_past = 0
+        self.poisoned = False
+        self.in_flight = False

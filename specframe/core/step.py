@@ -1,0 +1,242 @@
+"""One step of the engine: prompt chunks, or drafts and their verification, for every running request in one batch.
+
+Prompts are cut at places that depend on the prompt and ``n_batch`` only, never on what is drafted: the same split with and
+without a strategy is part of giving the same text.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TypeVar
+
+import attrs
+
+from specframe.core.drafting import Drafter
+from specframe.core.errors import BackendError, StrategyError
+from specframe.core.observer import Observers
+from specframe.core.ports import BatchEntry, Logits, Rollback, Target
+from specframe.core.sequence import ActiveRequest
+from specframe.core.slot import Slot
+from specframe.core.strategy import DraftRequest, Outcome, Proposal
+from specframe.core.transaction import InFlight, Transaction
+from specframe.core.verify import verify
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+@attrs.define(eq=False)
+class _Work:
+    """One request in the batch of this step."""
+
+    active: ActiveRequest
+    slot: Slot
+    item: InFlight
+
+
+class Stepper:
+    """Evaluates steps on ``target``; keeps no state between them."""
+
+    def __init__(self, target: Target, observers: Observers) -> None:
+        self._target = target
+        self._info = target.info
+        self._observers = observers
+
+    def step(self, running: Sequence[ActiveRequest]) -> None:
+        """Advance every running request: those in their prompt by one chunk, the others by one verification."""
+        prompts: list[tuple[ActiveRequest, Slot]] = []
+        going: list[tuple[ActiveRequest, Slot]] = []
+        for active in running:
+            slot = active.slot
+            if slot is not None and active.error is None:
+                (prompts if self._in_prompt(active, slot) else going).append((active, slot))
+        if prompts:
+            self._prefill(prompts)
+        if going:
+            self._decode(going)
+
+    # -- prompt -------------------------------------------------------------------------------------------------------
+
+    def _in_prompt(self, active: ActiveRequest, slot: Slot) -> bool:
+        """Evaluating a prompt, or replaying committed tokens after memory had to be cleared."""
+        return active.stats.emitted == 0 or slot.n_pending > max(1, self._info.n_batch // self._info.n_seq)
+
+    def _prefill(self, waiting: Sequence[tuple[ActiveRequest, Slot]]) -> None:
+        """One batch of prompt chunks: whole chunks only, so that each prompt is cut at the same places in any company."""
+        room = self._info.n_batch
+        work: list[_Work] = []
+        for active, slot in waiting:
+            chunk = slot.tokens[slot.n_past : slot.n_past + self._info.n_batch]
+            if len(chunk) > room:
+                break
+            room -= len(chunk)
+            work.append(_Work(active, slot, InFlight(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending))))
+        self._run(work, "prompt", "prompt")
+        for w in work:
+            progress = w.active.request.on_prompt_progress
+            if progress is not None and w.active.error is None and w.active.stats.emitted <= 1:
+                try:
+                    progress(w.slot.n_past, w.active.stats.prompt_tokens)
+                except Exception as error:  # noqa: BLE001 -- the caller's own callback: its consumer gets the error
+                    w.active.error = error
+
+    # -- drafting -----------------------------------------------------------------------------------------------------
+
+    def _decode(self, going: Sequence[tuple[ActiveRequest, Slot]]) -> None:
+        started = time.perf_counter()
+        work = [_Work(active, slot, InFlight(slot, slot.tokens[slot.n_past :])) for active, slot in going]
+        asking = [(w, n) for w in work if (n := self._draft_budget(w, len(work)))]
+        if asking:
+            self._draft(asking)
+            drafted = time.perf_counter()
+            _charge(work, "draft", drafted - started)
+            if self._info.rollback is Rollback.SNAPSHOT:
+                self._checkpoint(work)
+                _charge(work, "checkpoint", time.perf_counter() - drafted)
+        self._run(work, "target_submit", "target_wait")
+        elapsed = time.perf_counter() - started
+        for w in work:
+            w.active.stats.decode_s += elapsed
+
+    def _draft_budget(self, w: _Work, n_sharing: int) -> int:
+        """Most draft tokens that can be verified now: budget, context, batch, logits rows, depth of the rollback."""
+        if w.active.drafter is None or w.active.scheduler is None:
+            return 0
+        info = self._info
+        budget = min(
+            w.active.n_left - 1,
+            info.n_batch // n_sharing - len(w.item.tokens),
+            info.max_outputs // n_sharing - 1,
+        )
+        if info.rollback is Rollback.BOUNDED:
+            budget = min(budget, info.rollback_depth)
+        return w.active.scheduler.limit(budget) if budget > 0 else 0
+
+    def _draft(self, asking: Sequence[tuple[_Work, int]]) -> None:
+        for drafter, group in _by_drafter(asking):
+            requests = [DraftRequest(w.slot.seq, w.active.history, n) for w, n in group]
+            for (w, n), result in zip(group, drafter.draft(requests), strict=True):
+                w.active.asked = True
+                if isinstance(result, StrategyError):
+                    w.active.deactivate(f"strategy-error: {result}")
+                else:
+                    self._take(w, result, n)
+
+    def _take(self, w: _Work, proposal: Proposal, budget: int) -> None:
+        active = w.active
+        active.stats.drafted += proposal.n_offered
+        if proposal.n_offered > budget and not active.warned_overlong:
+            active.warned_overlong = True
+            log.warning(
+                "draft strategy %r proposed %d tokens for a budget of %d; what is over is dropped, this time and later",
+                active.strategy_name,
+                proposal.n_offered,
+                budget,
+            )
+        if proposal.ids and active.allows(proposal.ids[0]):
+            w.item.draft = proposal.ids
+            w.item.n_outputs = len(proposal.ids) + 1
+
+    def _checkpoint(self, work: Sequence[_Work]) -> None:
+        """Save what cannot be cut, for the sequences that have something to verify; without room they decode plainly."""
+        for w in work:
+            if not w.item.draft:
+                continue
+            stats = w.active.stats
+            try:
+                w.item.checkpoint = self._target.checkpoint(w.slot.seq)
+            except (BackendError, MemoryError) as error:
+                w.item.draft, w.item.n_outputs = (), 1
+                w.active.deactivate(f"checkpoint-failed: {error}")
+                continue
+            stats.checkpoints += 1
+            stats.checkpoint_bytes = max(stats.checkpoint_bytes, w.item.checkpoint.n_bytes)
+
+    # -- one batch ----------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Sequence[_Work], submit_phase: str, wait_phase: str) -> None:
+        """Decode, verify, commit, reconcile, observe, deliver: afterwards memory equals the committed prefix, whatever happened."""
+        clock = time.perf_counter
+        try:
+            with Transaction(self._target, [w.item for w in work]) as transaction:
+                t0 = clock()
+                batch = transaction.submit()
+                t1 = clock()
+                rows = self._target.logits()
+                transaction.decoded()
+                t2 = clock()
+                self._process(work, batch)
+                t3 = clock()
+                self._verify(work, rows)
+                t4 = clock()
+        except Exception as error:  # noqa: BLE001 -- memory is reconciled; the requests of this batch get the error
+            for w in work:
+                w.active.error = w.active.error or error
+        else:
+            t5 = clock()
+            for w in work:
+                seconds = w.active.stats.seconds
+                seconds[submit_phase] += t1 - t0
+                seconds[wait_phase] += t2 - t1
+                seconds["process"] += t3 - t2
+                seconds["accept"] += t4 - t3
+                seconds["rollback"] += t5 - t4
+        self._observe(work)
+        for w in work:
+            if w.item.rollback is not None:
+                w.active.stats.count_rollback(w.item.rollback)
+            w.active.error = w.active.error or w.item.error
+            w.active.deliver()
+
+    def _process(self, work: Sequence[_Work], batch: Sequence[BatchEntry]) -> None:
+        for drafter, group in _by_drafter([(w, entry) for w, entry in zip(work, batch, strict=True)]):
+            if error := drafter.process([entry for _, entry in group]):
+                for w, _ in group:
+                    w.active.deactivate(f"strategy-error: {error}")
+
+    def _verify(self, work: Sequence[_Work], rows: Logits) -> None:
+        offset = 0
+        for w in work:
+            n = w.item.n_outputs
+            if n:
+                try:
+                    verify(w.active, w.item, rows[offset : offset + n])
+                except Exception as error:  # noqa: BLE001 -- a callback of this request raised; the others go on
+                    w.active.error = error
+            offset += n
+
+    def _observe(self, work: Sequence[_Work]) -> None:
+        """Tell strategies, schedulers and observers what was committed."""
+        done = [w for w in work if w.item.n_committed]
+        for w in done:
+            if w.item.draft and w.active.scheduler is not None:
+                w.active.scheduler.record(len(w.item.draft), w.item.n_matched)
+        for drafter, group in _by_drafter([(w, _outcome(w)) for w in done if w.active.drafter is not None]):
+            for (w, _), error in zip(group, drafter.observe([outcome for _, outcome in group]), strict=True):
+                if error is not None:
+                    w.active.deactivate(f"strategy-error: {error}")
+        if self._observers:
+            for w in done:
+                self._observers.step_finished(_outcome(w))
+
+
+def _outcome(w: _Work) -> Outcome:
+    return Outcome(w.slot.seq, w.item.draft, w.item.n_matched, w.active.history, w.item.n_committed)
+
+
+def _by_drafter(pairs: Sequence[tuple[_Work, _T]]) -> list[tuple[Drafter, list[tuple[_Work, _T]]]]:
+    """Group by the drafter of each request, in order; requests without one are left out."""
+    groups: dict[int, tuple[Drafter, list[tuple[_Work, _T]]]] = {}
+    for pair in pairs:
+        drafter = pair[0].active.drafter
+        if drafter is not None:
+            groups.setdefault(id(drafter), (drafter, []))[1].append(pair)
+    return list(groups.values())
+
+
+def _charge(work: Sequence[_Work], phase: str, seconds: float) -> None:
+    for w in work:
+        w.active.stats.seconds[phase] += seconds

@@ -1,0 +1,127 @@
+"""In flight: from before the target decode until memory equals the committed prefix again.
+
+However the block is left (normally, by an error, by KeyboardInterrupt, by a closed generator) every sequence in it is
+reconciled by the cheapest means that works: cut, restore of a checkpoint, or clearing and replaying committed tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+
+import attrs
+
+from specframe.core.errors import BackendError, SessionPoisonedError
+from specframe.core.ports import BatchEntry, Checkpoint, Rollback, Target
+from specframe.core.slot import Slot
+
+log = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class InFlight:
+    """One sequence inside a transaction."""
+
+    slot: Slot
+    tokens: Sequence[int]
+    """Committed tokens that are evaluated: the pending ones, or a chunk of them."""
+    draft: Sequence[int] = ()
+    n_outputs: int = 1
+    """Logits rows wanted; ``len(draft) + 1`` when something is emitted, 0 for a chunk in the middle of a prompt."""
+    n_matched: int = 0
+    """Leading draft tokens that were committed."""
+    n_committed: int = 0
+    """Tokens this step appended to the slot's committed tokens."""
+    checkpoint: Checkpoint | None = None
+    rollback: str | None = None
+    """The means used to drop the rest; None: nothing was dropped."""
+    error: SessionPoisonedError | None = None
+
+    def entry(self) -> BatchEntry:
+        """This sequence's part of the target batch."""
+        tokens = [*self.tokens, *self.draft] if self.draft else self.tokens
+        return BatchEntry(self.slot.seq, self.slot.n_past, tokens, self.n_outputs)
+
+
+class Transaction:
+    """``with Transaction(target, entries) as t: rows = t.decode(); ...commit...`` and memory is right afterwards."""
+
+    def __init__(self, target: Target, entries: Sequence[InFlight]) -> None:
+        self._target = target
+        self._entries = entries
+        self._depth = target.info.rollback_depth
+        self._bounded = target.info.rollback is Rollback.BOUNDED
+        self._decoded = False
+        self._submitted = False
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def submit(self) -> list[BatchEntry]:
+        """Hand the batch to the target and return it; from here on memory has to be reconciled."""
+        batch = [item.entry() for item in self._entries]
+        self._submitted = True
+        for item in self._entries:
+            item.slot.in_flight = True
+        self._target.decode(batch)
+        return batch
+
+    def decoded(self) -> None:
+        """The logits are there: memory holds every token of the batch."""
+        self._decoded = True
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if not self._submitted:
+            return
+        for item in self._entries:
+            try:
+                if self._decoded:
+                    self._settle(item)
+                else:
+                    self._undo(item)
+                item.slot.in_flight = False
+            except SessionPoisonedError as error:
+                item.error = error
+
+    def _settle(self, item: InFlight) -> None:
+        """The decode worked: keep the committed prefix, minus the last token when its logits are still needed."""
+        slot = item.slot
+        start = slot.n_past
+        have = start + len(item.tokens) + len(item.draft)
+        keep = min(start + len(item.tokens) + item.n_matched, len(slot.tokens) - 1)
+        if item.n_outputs == 0:  # a chunk in the middle of a prompt: all of it stays
+            keep = have
+        slot.n_past = have
+        if keep < have:
+            self._drop(item, keep, have)
+
+    def _drop(self, item: InFlight, keep: int, have: int) -> None:
+        slot = item.slot
+        if item.checkpoint is not None:
+            item.rollback = slot.restore(item.checkpoint)
+        elif self._target.info.rollback is Rollback.SNAPSHOT or (
+            self._bounded and have - keep > min(self._depth, len(item.tokens) + len(item.draft) - 1)
+        ):
+            slot.reset()
+            item.rollback = "replay"
+        else:
+            item.rollback = slot.cut(keep)
+
+    def _undo(self, item: InFlight) -> None:
+        """The decode failed or its outcome is unknown: back to where this sequence was before it."""
+        slot = item.slot
+        try:
+            held = self._target.n_past(slot.seq)
+        except BackendError as error:
+            log.warning("sequence %d does not say what it holds, starting over: %s", slot.seq, error)
+            held = -1
+        if held == slot.n_past and self._target.info.rollback is Rollback.TRUNCATE:
+            return
+        if item.checkpoint is not None:
+            item.rollback = slot.restore(item.checkpoint)
+        elif held > slot.n_past and self._target.info.rollback is Rollback.TRUNCATE:
+            item.rollback = slot.cut(slot.n_past)
+        else:
+            slot.reset()
+            item.rollback = "replay"
