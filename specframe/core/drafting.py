@@ -1,7 +1,7 @@
 """Running strategies without trusting them: whatever one does, the request goes on.
 
-Both shapes of strategy are driven through one interface, :class:`Drafter`. An exception ends the drafting of the sequences
-concerned and of no others.
+Both shapes of strategy are driven through one interface, :class:`Drafter`. An exception ends the drafting of the
+sequences concerned and of no others.
 """
 
 from __future__ import annotations
@@ -29,21 +29,33 @@ log = logging.getLogger(__name__)
 class Drafter(Protocol):
     """A strategy as the engine drives it. No method but ``close`` of a built drafter raises an Exception."""
 
-    def begin(self, seq: int, history: History) -> StrategyError | None: ...
+    def begin(self, seq: int, history: History) -> StrategyError | None:
+        """A request starts on ``seq``."""
+        ...
 
-    def process(self, batch: Sequence[BatchEntry]) -> StrategyError | None: ...
+    def process(self, batch: Sequence[BatchEntry]) -> StrategyError | None:
+        """The target decoded ``batch``."""
+        ...
 
-    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Proposal | StrategyError]: ...
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Proposal | StrategyError]:
+        """One checked proposal per request, or what went wrong with it."""
+        ...
 
-    def observe(self, outcomes: Sequence[Outcome]) -> Sequence[StrategyError | None]: ...
+    def observe(self, outcomes: Sequence[Outcome]) -> Sequence[StrategyError | None]:
+        """What was committed; one answer per outcome."""
+        ...
 
-    def end(self, seq: int) -> None: ...
+    def end(self, seq: int) -> None:
+        """The request on ``seq`` is over."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the strategy."""
+        ...
 
 
 def build_drafter(spec: StrategySpec, context: StrategyContext) -> Drafter:
-    """Make the drafter of ``spec``. Raises ConfigError or StrategyError when a strategy with a model cannot be set up."""
+    """Make the drafter of ``spec``. Raises ConfigError or StrategyError when it cannot be set up."""
     if issubclass(spec.cls, BatchStrategy):
         try:
             return _BatchDrafter(spec.cls(spec.options, context), context.target.n_vocab)
@@ -65,7 +77,7 @@ def _blame(strategy: str, where: str, error: Exception) -> StrategyError:
 def _guard(strategy: str, where: str, call: Callable[[], object]) -> StrategyError | None:
     try:
         call()
-    except Exception as error:  # noqa: BLE001 -- the strategy is foreign code; whatever it raises is reported, never fatal
+    except Exception as error:  # noqa: BLE001 -- foreign code: what it raises is reported, never fatal
         return _blame(strategy, where, error)
     return None
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import attrs
+from typing_extensions import Self
 
 from specframe.core.drafting import Drafter, build_drafter
 from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError
@@ -35,7 +36,8 @@ class Engine:
     Args:
         target: the model; stays open when the engine is closed.
         observers: told about starts, steps and ends.
-        scheduler: makes the object that decides draft lengths of one request; :class:`~specframe.core.scheduler.Adaptive`
+        scheduler: makes the object that decides draft lengths of one request;
+        :class:`~specframe.core.scheduler.Adaptive`
             unless given.
 
     Raises:
@@ -130,7 +132,7 @@ class Engine:
                 drafter.close()
             self._drafters.clear()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:

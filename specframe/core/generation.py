@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from typing_extensions import Self
+
 from specframe.core.request import Chunk, Completion, Request
 from specframe.core.sequence import ActiveRequest
 
@@ -12,12 +14,16 @@ from specframe.core.sequence import ActiveRequest
 class Generation(Iterator[Chunk]):
     """Iterator over the output of one request; whoever waits for output drives the engine.
 
-    Every chunk is committed before it is handed out, so stopping anywhere loses nothing. Errors of the request are raised
-    here, where it is consumed. Use it as a context manager, or call :meth:`close`, to cancel what is not wanted any more.
+    Every chunk is committed before it is handed out, so stopping anywhere loses nothing. Errors of the request are
+    raised here, where it is consumed. Use it as a context manager, or call :meth:`close`, to cancel what is not
+    wanted any more.
     """
 
     def __init__(
-        self, active: ActiveRequest, advance: Callable[[ActiveRequest, bool], None], cancel: Callable[[ActiveRequest], None]
+        self,
+        active: ActiveRequest,
+        advance: Callable[[ActiveRequest, bool], None],
+        cancel: Callable[[ActiveRequest], None],
     ) -> None:
         self._active = active
         self._advance = advance
@@ -25,6 +31,7 @@ class Generation(Iterator[Chunk]):
 
     @property
     def request(self) -> Request:
+        """What was asked."""
         return self._active.request
 
     @property
@@ -43,7 +50,7 @@ class Generation(Iterator[Chunk]):
         return active.chunks.popleft()
 
     def result(self) -> Completion:
-        """Run to the end and return everything, chunks already taken included. Raises what ended the request abnormally."""
+        """Run to the end; returns everything, chunks taken before included. Raises what ended it abnormally."""
         active = self._active
         while active.completion is None:
             self._advance(active, True)
@@ -57,7 +64,7 @@ class Generation(Iterator[Chunk]):
 
     close = cancel
 
-    def __enter__(self) -> Generation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:

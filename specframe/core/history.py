@@ -9,8 +9,8 @@ from typing import overload
 class History(Sequence[int]):
     """Read-only, live view of a sequence's committed tokens (prompt and generated text).
 
-    It always shows the current tokens and never copies them: taking the view is O(1) whatever the length of the context.
-    Slicing returns a new list of exactly the tokens asked for.
+    It always shows the current tokens and never copies them: taking the view is O(1) whatever the length of the
+    context. Slicing returns a new list of exactly the tokens asked for.
     """
 
     __slots__ = ("_tokens",)
@@ -22,7 +22,7 @@ class History(Sequence[int]):
     def view(cls, tokens: list[int]) -> History:
         """Wrap a list without copying it. The owner of the list goes on appending to it."""
         history = cls.__new__(cls)
-        history._tokens = tokens
+        history._tokens = tokens  # noqa: SLF001 -- a second constructor
         return history
 
     @overload

@@ -37,12 +37,15 @@ class Observers(Observer):
         return bool(self._all)
 
     def request_started(self, seq: int, request: Request, n_cached: int) -> None:
+        """Tell all."""
         self._tell(lambda observer: observer.request_started(seq, request, n_cached))
 
     def step_finished(self, outcome: Outcome) -> None:
+        """Tell all."""
         self._tell(lambda observer: observer.step_finished(outcome))
 
     def request_finished(self, seq: int, completion: Completion) -> None:
+        """Tell all."""
         self._tell(lambda observer: observer.request_finished(seq, completion))
 
     def _tell(self, call: Callable[[Observer], None]) -> None:

@@ -81,7 +81,9 @@ class Vocab(Protocol):
     """Token ids and the bytes they stand for."""
 
     @property
-    def n_tokens(self) -> int: ...
+    def n_tokens(self) -> int:
+        """Size of the vocabulary."""
+        ...
 
     @property
     def eog(self) -> frozenset[int]:
@@ -101,7 +103,7 @@ class TokenSampler(Protocol):
     """
 
     def sample(self, logits: Logits) -> int:
-        """Choose from one row ``(n_vocab,)`` float32. Must not keep the row. Raises BackendError if nothing is left to choose."""
+        """Choose from one row ``(n_vocab,)`` float32, not kept. Raises BackendError if nothing is left to choose."""
         ...
 
     def accept(self, token: int) -> None:
@@ -109,21 +111,25 @@ class TokenSampler(Protocol):
         ...
 
     def allowed(self, token: int) -> bool:
-        """False when a hard constraint (a grammar) forbids ``token`` next. Only prunes drafts; never changes the output."""
+        """False when a grammar forbids ``token`` next. Only prunes drafts; never changes the output."""
         ...
 
     def finished(self) -> bool:
         """True when a hard constraint (a grammar) admits no further token."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what it holds; idempotent."""
+        ...
 
 
 class Checkpoint(Protocol):
     """Saved memory of one sequence; only the target that made it understands it."""
 
     @property
-    def seq(self) -> int: ...
+    def seq(self) -> int:
+        """The sequence it was taken of."""
+        ...
 
     @property
     def n_past(self) -> int:
@@ -131,7 +137,9 @@ class Checkpoint(Protocol):
         ...
 
     @property
-    def n_bytes(self) -> int: ...
+    def n_bytes(self) -> int:
+        """Memory it occupies."""
+        ...
 
 
 @runtime_checkable
@@ -139,22 +147,26 @@ class Target(Protocol):
     """The model that decides every emitted token, with a memory (KV cache, recurrent state) per sequence."""
 
     @property
-    def info(self) -> TargetInfo: ...
+    def info(self) -> TargetInfo:
+        """Facts that never change."""
+        ...
 
     @property
-    def vocab(self) -> Vocab: ...
+    def vocab(self) -> Vocab:
+        """The vocabulary of the model."""
+        ...
 
     def decode(self, batch: Sequence[BatchEntry]) -> None:
         """Evaluate one batch: all sequences in it, atomically, each sequence at most once.
 
-        May return before the work is done. On BackendError the memory of any sequence in the batch may hold a part of its
-        tokens; the caller reconciles. Token ids, positions, ``n_batch``, ``n_outputs`` and ``n_ctx`` are checked before
-        anything native is called (ConfigError, nothing changed).
+        May return before the work is done. On BackendError the memory of any sequence in the batch may hold a part of
+        its tokens; the caller reconciles. Token ids, positions, ``n_batch``, ``n_outputs`` and ``n_ctx`` are checked
+        before anything native is called (ConfigError, nothing changed).
         """
         ...
 
     def logits(self) -> Logits:
-        """Rows of the last decode ``(sum of n_outputs, n_vocab)`` float32 in batch order; waits for the work to be done.
+        """Rows of the last decode ``(sum of n_outputs, n_vocab)`` float32 in batch order; waits until they are there.
 
         A read-only view valid until the next ``decode``.
         """
@@ -165,7 +177,7 @@ class Target(Protocol):
         ...
 
     def truncate(self, seq: int, n_past: int) -> None:
-        """Cut the memory of ``seq`` to its first ``n_past`` tokens. Raises RollbackError when it cannot; never half done."""
+        """Cut the memory of ``seq`` to its first ``n_past`` tokens. Raises RollbackError, changing nothing, if it can't."""
         ...
 
     def clear(self, seq: int) -> None:
@@ -177,11 +189,13 @@ class Target(Protocol):
         ...
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Bring the memory of ``checkpoint.seq`` back to ``checkpoint.n_past`` tokens. Raises RollbackError when it cannot."""
+        """Bring ``checkpoint.seq`` back to ``checkpoint.n_past`` tokens. Raises RollbackError when it cannot."""
         ...
 
     def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> TokenSampler:
-        """A sampler for one request; ``prompt`` feeds the penalties. Raises ConfigError for parameters it cannot honour."""
+        """A sampler for one request; ``prompt`` feeds the penalties. Raises ConfigError for what it cannot honour."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what it holds; idempotent."""
+        ...

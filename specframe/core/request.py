@@ -16,11 +16,12 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.stats import RequestStats
 from specframe.core.strategy import StrategySpec
 
-#: ``(history, logits) -> logits``: history up to (not including) the token being chosen, and a private writable copy of that
-#: token's own row ``(n_vocab,)`` float32. Returns the row to sample from.
+#: ``(history, logits) -> logits``: history up to (not including) the token being chosen, and a private writable copy
+#: of that token's own row ``(n_vocab,)`` float32. Returns the row to sample from.
 LogitsProcessor: TypeAlias = Callable[[History, "np.ndarray[Any, np.dtype[np.float32]]"], Logits]
 
-#: ``(history, logits) -> stop?``: called after each committed token with the history ending in it and the row it came from.
+#: ``(history, logits) -> stop?``: called after each committed token with the history ending in it and the row it came
+#: from.
 StoppingCriterion: TypeAlias = Callable[[History, Logits], bool]
 
 #: ``(tokens evaluated, tokens to evaluate)``, after each prompt chunk.
@@ -40,7 +41,7 @@ class FinishReason(enum.Enum):
 
 @attrs.frozen
 class TokenLogprob:
-    """Log probabilities of one emitted token under the target's unmodified distribution (before bias, penalties, truncation)."""
+    """Log probabilities of one emitted token under the target's own distribution: no bias, penalties, truncation."""
 
     token: int
     logprob: float

@@ -69,8 +69,8 @@ def _bias(value: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
 class SamplingParams:
     """How the target's logits become a token. Frozen; every parameter is applied or refused, none is ignored.
 
-    Defaults are upstream's (``common/common.h``, ``common_params_sampling``). ``seed=None`` draws a fresh seed per request
-    and reports it. ``temperature <= 0`` is greedy.
+    Defaults are upstream's (``common/common.h``, ``common_params_sampling``). ``seed=None`` draws a fresh seed per
+    request and reports it. ``temperature <= 0`` is greedy.
     """
 
     seed: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(0, 2**32 - 1)))

@@ -24,17 +24,18 @@ class Unlimited:
     """Always the whole budget: what the strategy proposes is verified."""
 
     def limit(self, budget: int) -> int:
+        """The whole budget."""
         return budget
 
     def record(self, n_verified: int, n_accepted: int) -> None:
-        pass
+        """Nothing is learnt from it."""
 
 
 class Adaptive:
-    """Twice what was accepted last; doubles while everything is accepted; pauses after drafts that were wholly rejected.
+    """Twice what was accepted last, doubling while everything is accepted; pauses after drafts wholly rejected.
 
-    The pause doubles with each rejected draft in a row, and the drafts that end a pause are a single token, so a strategy
-    that is always wrong costs one extra row now and then.
+    The pause doubles with each rejected draft in a row, and the drafts that end a pause are a single token, so a
+    strategy that is always wrong costs one extra row now and then.
     """
 
     MAX_PAUSE = 128
@@ -47,12 +48,14 @@ class Adaptive:
         self._pause = 0
 
     def limit(self, budget: int) -> int:
+        """0 during a pause, else at most the current cap."""
         if self._pause:
             self._pause -= 1
             return 0
         return budget if self._cap is None else min(budget, self._cap)
 
     def record(self, n_verified: int, n_accepted: int) -> None:
+        """Adapt the cap, start or end pauses."""
         if n_accepted == 0:
             self._rejected += 1
             self._cap = max(1, n_verified // 4)

@@ -32,6 +32,7 @@ class Slot:
 
     @property
     def n_pending(self) -> int:
+        """Committed tokens that memory does not hold yet."""
         return len(self.tokens) - self.n_past
 
     def common_prefix(self, prompt: Sequence[int]) -> int:

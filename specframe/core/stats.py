@@ -12,10 +12,10 @@ PHASES = ("prompt", "draft", "checkpoint", "target_submit", "target_wait", "proc
 
 @attrs.define(kw_only=True)
 class RequestStats:
-    """Counters of one request. ``emitted == steps + accepted_emitted`` and ``accepted <= verified <= drafted`` always hold.
+    """Counters of one request; ``emitted == steps + accepted_emitted`` and ``accepted <= verified <= drafted`` hold.
 
-    Seconds of a phase are wall time of the batches this request took part in, so with several sequences in one batch each
-    of them is charged the whole batch.
+    Seconds of a phase are wall time of the batches this request took part in, so with several sequences in one batch
+    each of them is charged the whole batch.
     """
 
     prompt_tokens: int = 0
@@ -60,7 +60,7 @@ class RequestStats:
 
     @property
     def mean_accepted_length(self) -> float | None:
-        """Mean tokens emitted per step that verified a draft: accepted draft tokens plus the bonus token (vLLM's definition)."""
+        """Mean tokens per step that verified a draft: the accepted ones plus the bonus token (vLLM's definition)."""
         return 1 + self.accepted / self.draft_steps if self.draft_steps else None
 
     @property

@@ -1,7 +1,7 @@
 """One step of the engine: prompt chunks, or drafts and their verification, for every running request in one batch.
 
-Prompts are cut at places that depend on the prompt and ``n_batch`` only, never on what is drafted: the same split with and
-without a strategy is part of giving the same text.
+Prompts are cut at places that depend on the prompt and ``n_batch`` only, never on what is drafted: the same split
+with and without a strategy is part of giving the same text.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Stepper:
         return active.stats.emitted == 0 or slot.n_pending > max(1, self._info.n_batch // self._info.n_seq)
 
     def _prefill(self, waiting: Sequence[tuple[ActiveRequest, Slot]]) -> None:
-        """One batch of prompt chunks: whole chunks only, so that each prompt is cut at the same places in any company."""
+        """One batch of whole prompt chunks, so that each prompt is cut at the same places in any company."""
         room = self._info.n_batch
         work: list[_Work] = []
         for active, slot in waiting:
@@ -141,7 +141,7 @@ class Stepper:
             w.item.n_outputs = len(proposal.ids) + 1
 
     def _checkpoint(self, work: Sequence[_Work]) -> None:
-        """Save what cannot be cut, for the sequences that have something to verify; without room they decode plainly."""
+        """Save what cannot be cut, where there is something to verify; without room it is a plain step."""
         for w in work:
             if not w.item.draft:
                 continue
@@ -158,7 +158,7 @@ class Stepper:
     # -- one batch ----------------------------------------------------------------------------------------------------
 
     def _run(self, work: Sequence[_Work], submit_phase: str, wait_phase: str) -> None:
-        """Decode, verify, commit, reconcile, observe, deliver: afterwards memory equals the committed prefix, whatever happened."""
+        """Decode, verify, commit, reconcile, observe, deliver: then memory equals the committed prefix, whatever happened."""
         clock = time.perf_counter
         try:
             with Transaction(self._target, [w.item for w in work]) as transaction:

@@ -1,7 +1,7 @@
 """The contract of a draft strategy.
 
-A strategy guesses tokens. It never holds the target, the sampler, the random state or a checkpoint, so it can change the
-speed of a request and nothing else. Two shapes, told apart by the class they derive from:
+A strategy guesses tokens. It never holds the target, the sampler, the random state or a checkpoint, so it can change
+the speed of a request and nothing else. Two shapes, told apart by the class they derive from:
 
 * :class:`Strategy`: one object per request. Write ``draft``; the rest is optional. For drafting from tokens alone.
 * :class:`BatchStrategy`: one object per engine, drafting for all sequences in one call. For model-backed strategies.
@@ -134,6 +134,7 @@ class StrategySpec:
 
     @property
     def name(self) -> str:
+        """Name of the strategy."""
         return self.cls.name
 
     @classmethod

@@ -8,8 +8,9 @@ import codecs
 class TextStream:
     """Text of one request as it becomes certain.
 
-    Bytes of an unfinished character and text that may turn out to be the beginning of a stop string are held back, so what
-    was handed out is never taken back. Truly invalid bytes become U+FFFD; an unfinished character at the end is dropped.
+    Bytes of an unfinished character and text that may turn out to be the beginning of a stop string are held back, so
+    what was handed out is never taken back. Truly invalid bytes become U+FFFD; an unfinished character at the end is
+    dropped.
     """
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:

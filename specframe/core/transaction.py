@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import attrs
+from typing_extensions import Self
 
 from specframe.core.errors import BackendError, SessionPoisonedError
 from specframe.core.ports import BatchEntry, Checkpoint, Rollback, Target
@@ -55,7 +56,7 @@ class Transaction:
         self._decoded = False
         self._submitted = False
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> Self:
         return self
 
     def submit(self) -> list[BatchEntry]:
