@@ -34,11 +34,11 @@ class Memory:
     """Tokens a sequence holds and the hash of every prefix.
 
     * TRUNCATE cuts any tail.
-    * BOUNDED cuts at most ``min(depth, tokens of the last decode - 1)`` tokens, once per decode, as llama.cpp's recurrent
-      snapshots do (``n_rs_seq``).
+    * BOUNDED cuts at most ``min(depth, tokens of the last decode - 1)`` tokens, once per decode, as llama.cpp's
+      recurrent snapshots do (``n_rs_seq``).
     * SNAPSHOT cuts nothing.
 
-    A checkpoint holds what cannot be cut; the rest must still be there, so it is stale once the memory went below it.
+    A checkpoint holds what cannot be cut; the rest must still be there: it is stale once the memory went below it.
     """
 
     seq: int
@@ -60,6 +60,7 @@ class Memory:
 
     @property
     def n_past(self) -> int:
+        """Tokens it holds."""
         return len(self.tokens)
 
     def push(self, tokens: Sequence[int]) -> None:

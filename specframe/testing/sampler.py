@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from specframe.core.errors import BackendError, ClosedError, ConfigError
-from specframe.core.ports import Logits
+from specframe.core.ports import Logits, TokenSampler
 from specframe.core.sampling import SamplingParams
 from specframe.testing.errors import ContractError
 from specframe.testing.faults import FaultPlan, When
@@ -44,11 +45,11 @@ def refuse_unsupported(params: SamplingParams, n_vocab: int) -> None:
             raise ConfigError(msg)
 
 
-class ScriptedSampler:
+class ScriptedSampler(TokenSampler):
     """Sampler of one request: bias, penalties, top-k, top-p, min-p, temperature, then one uniform draw.
 
-    It fails with ContractError when it is not called strictly in turn (sample, accept, sample, accept), when another token
-    than the sampled one is accepted, or when a row is used after the decode that followed it.
+    It fails with ContractError when it is not called strictly in turn (sample, accept, sample, accept), when another
+    token than the sampled one is accepted, or when a row is used after the decode that followed it.
     """
 
     def __init__(
@@ -71,10 +72,12 @@ class ScriptedSampler:
         self._grammar = grammar
         self._faults = faults
         self._seen = list(prompt)
-        self._random = random.Random(secrets.randbits(32) if params.seed is None else params.seed)
+        self.seed = secrets.randbits(32) if params.seed is None else params.seed
+        self._random = random.Random(self.seed)  # noqa: S311 -- repeatable on purpose
         self._sampled: int | None = None
         self._closed = False
 
+    @override
     def sample(self, logits: Logits) -> int:
         self._check(logits)
         fault = self._faults.due("sample")
@@ -86,6 +89,7 @@ class ScriptedSampler:
         self._sampled = token
         return token
 
+    @override
     def accept(self, token: int) -> None:
         if self._closed:
             msg = "accept() on a closed sampler"
@@ -105,12 +109,15 @@ class ScriptedSampler:
         if fault is not None:
             raise fault.make()
 
+    @override
     def allowed(self, token: int) -> bool:
         return self._grammar is None or token in self._grammar(tuple(self.generated))
 
+    @override
     def finished(self) -> bool:
         return self._grammar is not None and not self._grammar(tuple(self.generated))
 
+    @override
     def close(self) -> None:
         self._closed = True
 

@@ -1,7 +1,7 @@
 """A target in pure Python whose logits reveal every bookkeeping error.
 
-The row of a token is a pure function of the tokens that are really in memory up to it (and of a seed): one token at a wrong
-position, one rejected token left behind or one token missing changes every later row, and with it the output.
+The row of a token is a pure function of the tokens that are really in memory up to it (and of a seed): one token at a
+wrong position, one rejected token left behind or one token missing changes every later row, and with it the output.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from specframe.core.errors import BackendError, ClosedError, ConfigError, RollbackError
-from specframe.core.ports import BatchEntry, Checkpoint, Logits, Need, Rollback, TargetInfo
+from specframe.core.ports import BatchEntry, Checkpoint, Logits, Need, Rollback, Target, TargetInfo
 from specframe.core.sampling import SamplingParams
 from specframe.testing.errors import ContractError
 from specframe.testing.faults import Call, Fault, FaultPlan, When
@@ -38,7 +39,11 @@ def _mix(x: _U64) -> _U64:
     return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
 
 
-class ScriptedTarget:
+def _is_token(token: object, n_vocab: int) -> bool:
+    return isinstance(token, int | np.integer) and not isinstance(token, bool) and bool(0 <= token < n_vocab)
+
+
+class ScriptedTarget(Target):
     """A :class:`specframe.core.ports.Target` for tests: deterministic, strict, and able to fail on demand.
 
     Args:
@@ -54,11 +59,11 @@ class ScriptedTarget:
         rollback_depth: For BOUNDED memory.
         seed: Selects the model: another seed gives unrelated logits.
         spread: Logits lie in ``[0, spread)``; small is a flat distribution, large a sharp one.
-        order: None: a row depends on the whole context. A number: mostly on the last ``order`` tokens, so that texts repeat
-            themselves and n-gram drafts are accepted; a share of one percent still depends on the whole context.
+        order: None: a row depends on the whole context. A number: mostly on the last ``order`` tokens, so that texts
+            repeat themselves and n-gram drafts are accepted; one percent of it still depends on the whole context.
         logits_fn: Replaces the built-in rows.
-        scripts: Whole sequences (prompt and continuation) the target follows: while a context is a proper prefix of one, its
-            next token is the clear favourite. The first script that fits counts.
+        scripts: Whole sequences (prompt and continuation) the target follows: while a context is a proper prefix of
+            one, its next token is the clear favourite. The first script that fits counts.
         grammars: Tiny grammars by the text a request names them with.
         newest_checkpoint_only: A new checkpoint of a sequence invalidates its earlier ones, as on-device ones do.
         checkpoint_room: Checkpoints that can be alive at once; one more raises BackendError.
@@ -66,7 +71,7 @@ class ScriptedTarget:
         provides: What strategies can ask for.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- knobs of a test double, keyword-only and independent of each other
         self,
         *,
         n_vocab: int | None = None,
@@ -172,13 +177,16 @@ class ScriptedTarget:
     # -- the Target protocol -----------------------------------------------------------------------------------------
 
     @property
+    @override
     def info(self) -> TargetInfo:
         return self._info
 
     @property
+    @override
     def vocab(self) -> ScriptedVocab:
         return self._vocab
 
+    @override
     def decode(self, batch: Sequence[BatchEntry]) -> None:
         self._open("decode")
         self._check(batch)
@@ -207,6 +215,7 @@ class ScriptedTarget:
             raise fault.make()
         self._rows = np.stack(rows) if rows else np.empty((0, self._info.n_vocab), np.float32)
 
+    @override
     def logits(self) -> Logits:
         self._open("logits")
         self.calls.append(Call("logits", None))
@@ -219,22 +228,26 @@ class ScriptedTarget:
         frozen = np.frombuffer(self._rows.data.toreadonly(), dtype=np.float32)
         return frozen.reshape(self._rows.shape)
 
+    @override
     def n_past(self, seq: int) -> int:
         self._open("n_past")
         return self._memory(seq).n_past
 
+    @override
     def truncate(self, seq: int, n_past: int) -> None:
         self._open("truncate")
         memory = self._memory(seq)
         self.calls.append(Call("truncate", seq, n_past))
         self._struck("truncate", lambda: memory.truncate(n_past))
 
+    @override
     def clear(self, seq: int) -> None:
         self._open("clear")
         memory = self._memory(seq)
         self.calls.append(Call("clear", seq))
         self._struck("clear", memory.clear)
 
+    @override
     def checkpoint(self, seq: int) -> Checkpoint:
         self._open("checkpoint")
         memory = self._memory(seq)
@@ -246,6 +259,7 @@ class ScriptedTarget:
         self._struck("checkpoint", lambda: self._keep(saved))
         return saved
 
+    @override
     def restore(self, checkpoint: Checkpoint) -> None:
         self._open("restore")
         if not isinstance(checkpoint, MemoryCheckpoint) or checkpoint not in self._alive:
@@ -258,6 +272,7 @@ class ScriptedTarget:
         memory = self._memory(checkpoint.seq)
         self._struck("restore", lambda: memory.restore(checkpoint))
 
+    @override
     def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> ScriptedSampler:
         self._open("make_sampler")
         grammar = None
@@ -277,6 +292,7 @@ class ScriptedTarget:
         self.samplers.append(sampler)
         return sampler
 
+    @override
     def close(self) -> None:
         self._closed = True
 
@@ -334,11 +350,7 @@ class ScriptedTarget:
         if not 0 <= entry.n_outputs <= n:
             return f"sequence {entry.seq}: {entry.n_outputs} logits rows wanted of {n} tokens"
         for token in entry.tokens:
-            if (
-                isinstance(token, bool)
-                or not isinstance(token, int | np.integer)
-                or not 0 <= token < self._info.n_vocab
-            ):
+            if not _is_token(token, self._info.n_vocab):
                 return f"sequence {entry.seq}: {token!r} is not a token of a vocabulary of {self._info.n_vocab}"
         return None
 

@@ -6,7 +6,10 @@ import itertools
 import string
 from collections.abc import Iterable, Sequence
 
+from typing_extensions import override
+
 from specframe.core.errors import ConfigError
+from specframe.core.ports import Vocab
 
 #: Pieces that split characters of two, three and four bytes over several tokens, next to whole ones.
 UTF8_PIECES: tuple[bytes, ...] = (
@@ -24,13 +27,13 @@ UTF8_PIECES: tuple[bytes, ...] = (
 
 
 def letter_pieces(n: int) -> tuple[bytes, ...]:
-    """``n`` different pieces: a, b, ..., z, A, ..., Z, then aa, ab, ...: single letters first, so texts stay readable."""
+    """``n`` different pieces: a, b, ..., z, A, ..., Z, then aa, ab, ...: texts stay readable."""
     lengths = itertools.count(1)
     words = itertools.chain.from_iterable(itertools.product(string.ascii_letters, repeat=k) for k in lengths)
     return tuple("".join(word).encode() for word in itertools.islice(words, n))
 
 
-class ScriptedVocab:
+class ScriptedVocab(Vocab):
     """A vocabulary made of the pieces it is given.
 
     Args:
@@ -49,13 +52,16 @@ class ScriptedVocab:
                 raise ConfigError(msg)
 
     @property
+    @override
     def n_tokens(self) -> int:
         return len(self._pieces)
 
     @property
+    @override
     def eog(self) -> frozenset[int]:
         return self._eog
 
+    @override
     def piece(self, token: int) -> bytes:
         if not 0 <= token < len(self._pieces):
             msg = f"token {token} is outside the vocabulary of {len(self._pieces)} tokens"
