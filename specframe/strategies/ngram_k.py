@@ -86,7 +86,6 @@ class NgramK(Strategy):
 
     @override
     def draft(self, request: DraftRequest) -> Sequence[int]:
-        self._drafted = None
         history, n = request.history, self._n
         if len(history) <= n:
             return ()

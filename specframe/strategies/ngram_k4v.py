@@ -34,7 +34,7 @@ class _Continuation:
     """One distinct text of ``m`` tokens after a key."""
 
     start: int
-    """Where it occurred last."""
+    """Where it was first seen."""
     limit: int
     """Most tokens of it to draft."""
     count: int = 1
@@ -90,7 +90,6 @@ class NgramK4V(Strategy):
 
     @override
     def draft(self, request: DraftRequest) -> Sequence[int]:
-        self._drafted = None
         history, n = request.history, self._n
         if len(history) < n:
             return ()
@@ -131,7 +130,6 @@ class NgramK4V(Strategy):
         for i, known in enumerate(kept):
             if tuple(history[known.start : known.start + self._m]) == value:
                 known.count += 1
-                known.start = start
                 known.limit = self._m
                 kept.append(kept.pop(i))
                 return

@@ -178,10 +178,10 @@ def options() -> st.SearchStrategy[dict[str, Any]]:
         {
             "n": st.integers(1, 3),
             "m": st.integers(1, 6),
-            "min_hits": st.integers(1, 2),
+            "min_hits": st.integers(1, 3),
             "max_entries_per_key": st.integers(2, 5),
         }
-    )
+    ).filter(lambda o: o["min_hits"] <= o["max_entries_per_key"])
 
 
 @given(texts(), options(), st.data())

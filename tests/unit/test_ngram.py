@@ -106,6 +106,16 @@ def test_k4v_replaces_the_continuation_counted_least_and_seen_longest_ago() -> N
     assert Session(build(NgramK4V, n=2, m=1, max_entries_per_key=2), [*once, 1, 2]).draft() == [30]
 
 
+def test_k4v_a_continuation_seen_again_outlives_one_that_was_not() -> None:
+    def draft_after(*values: int) -> list[int]:
+        text = [t for value in values for t in (1, 2, value)]
+        return Session(build(NgramK4V, n=2, m=1, max_entries_per_key=2), [*text, 1, 2]).draft()
+
+    # Twice each: 50 takes the place of the one seen longest ago, each newcomer after it that of the one before it.
+    assert draft_after(30, 40, 40, 30, 50, 51, 30) == [30]
+    assert draft_after(40, 30, 30, 40, 50, 51, 30) == [40]
+
+
 def test_k4v_needs_a_complete_continuation() -> None:
     assert Session(build(NgramK4V, n=2, m=3), [1, 2, 30, 1, 2]).draft() == [30, 1, 2]
     assert Session(build(NgramK4V, n=2, m=4), [1, 2, 30, 1, 2]).draft() == []
@@ -131,7 +141,9 @@ def test_draft_is_never_longer_than_the_budget_or_the_batch(cls: type[Strategy])
 def test_keys_with_equal_hashes_are_told_apart(cls: type[Strategy]) -> None:
     twin = 2**61 - 1  # hashes like 0
     assert hash((0, 5)) == hash((twin, 5))
-    session = Session(build(cls, n=2, m=1), [twin, 5, 30, 0, 5])
+    session = Session(build(cls, n=2, m=1, min_hits=2), [twin, 5, 30, twin, 5, 30, 0, 5])
+    assert session.draft() == []
+    session.say(40, 0, 5)
     assert session.draft() == []
     session.say(40, 0, 5)
     assert session.draft() == [40]
@@ -162,6 +174,15 @@ def test_k_shortens_to_what_was_accepted_and_recovers_with_the_text() -> None:
     session.verify([10, 11, 12], [10, 11, 12, 102])
     session.say(13, 14, 15, 16, 17, 1, 2)
     assert session.draft() == [10, 11, 12, 102, 13, 14, 15, 16]
+
+
+def test_k_forgets_a_rejection_when_the_text_agrees_all_the_way_again() -> None:
+    session = Session(build(NgramK, n=2, m=2), [1, 2, 30, 31, 1, 2])
+    session.verify(session.draft(), [40])
+    session.say(41, 1, 2, 40, 41, 1, 2)
+    assert session.draft() == [40, 41]
+    session.say(50, 51, 1, 2)  # the two latest disagree, but nothing was rejected since
+    assert session.draft() == [50, 51]
 
 
 def test_k_key_rejected_at_once_drafts_again_later() -> None:
@@ -197,6 +218,13 @@ def test_k4v_key_rejected_at_once_drafts_again_later() -> None:
 def test_a_draft_cut_short_by_the_budget_and_accepted_is_no_rejection(cls: type[Strategy]) -> None:
     session = Session(build(cls, n=2, m=4), [1, 2, 30, 31, 32, 33, 1, 2, 30, 31, 32, 33, 1, 2])
     session.verify(session.draft(budget=2), [30, 31, 32])
+    session.say(33, 1, 2)
+    assert session.draft() == [30, 31, 32, 33]
+
+
+def test_k4v_an_accepted_beginning_is_no_rejection_whatever_follows() -> None:
+    session = Session(build(NgramK4V, n=2, m=4), [1, 2, 30, 31, 32, 33] * 4 + [1, 2])
+    session.verify(session.draft(budget=2), [30, 31, 99])
     session.say(33, 1, 2)
     assert session.draft() == [30, 31, 32, 33]
 
@@ -303,6 +331,16 @@ def test_memory_is_bounded(cls: type[Strategy], monkeypatch: pytest.MonkeyPatch)
         assert len(session.strategy._rejected) <= 64
 
 
+@both
+def test_entries_per_key_are_bounded(cls: type[Strategy]) -> None:
+    session = Session(build(cls, n=1, m=1, max_entries_per_key=3), [t for i in range(50) for t in (1, 2 + i)])
+    session.draft()
+    table = session.strategy._starts if isinstance(session.strategy, NgramK) else session.strategy._table  # type: ignore[attr-defined]
+    entries = table.get(hash((1,)))
+    assert entries is not None
+    assert len(entries) == 3
+
+
 def test_a_key_met_lately_is_kept_and_an_old_one_goes() -> None:
     table: Generations[int] = Generations(8)
     for key in range(100):
@@ -310,6 +348,7 @@ def test_a_key_met_lately_is_kept_and_an_old_one_goes() -> None:
             table.put(-1, 7)
         table.put(key, key)
         assert table.get(-1) == 7
+        assert len(table) == len({*table._young, *table._old}) <= 8
     assert table.get(99) == 99
     assert table.get(50) is None
     table.discard(99)
