@@ -8,7 +8,8 @@ enum llama_vocab_type {
     LLAMA_VOCAB_TYPE_UGM = 4,
     LLAMA_VOCAB_TYPE_RWKV = 5,
     LLAMA_VOCAB_TYPE_PLAMO2 = 6,
-    LLAMA_VOCAB_TYPE_TEST = 7
+    LLAMA_VOCAB_TYPE_TEST = 7,
+    LLAMA_VOCAB_TYPE_PLAMO3 = 8
 };
 
 enum llama_token_attr {
