@@ -1,0 +1,19 @@
+"""The application's door: load a model, generate, stream, chat, from threads or from asyncio."""
+
+from specframe.llm.llm import LLM, LLMInfo
+from specframe.llm.loading import load
+from specframe.llm.options import UNSET, ChatOptions, GenerateOptions, PromptOptions, SamplingOptions
+from specframe.llm.streams import AsyncStream, Stream
+
+__all__ = [
+    "LLM",
+    "UNSET",
+    "AsyncStream",
+    "ChatOptions",
+    "GenerateOptions",
+    "LLMInfo",
+    "PromptOptions",
+    "SamplingOptions",
+    "Stream",
+    "load",
+]

@@ -1,0 +1,169 @@
+"""From a path or a catalogue name to a running :class:`~specframe.llm.llm.LLM`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specframe.chat import ChatTemplate, templates_of
+from specframe.core.errors import ConfigError
+from specframe.core.observer import Observer
+from specframe.core.sampling import SamplingParams
+from specframe.llm.llm import LLM, LLMInfo
+from specframe.llm.options import StrategyChoice, StrategyChooser
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.model import Model
+    from specframe.backends.llama.target import LlamaTarget
+
+log = logging.getLogger(__name__)
+
+#: Context of one sequence unless asked otherwise; less when the model was trained with less.
+DEFAULT_CTX = 4096
+
+
+def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; keyword-only, each with a default
+    model: str | os.PathLike[str],
+    *,
+    strategy: StrategyChoice = "none",
+    draft: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    n_ctx: int | None = None,
+    n_batch: int = 2048,
+    n_ubatch: int = 512,
+    parallel: int = 1,
+    threads: int | None = None,
+    flash_attn: bool = True,
+    n_gpu_layers: int | None = None,
+    library: str | os.PathLike[str] | None = None,
+    fetch: bool = False,
+    template: str | os.PathLike[str] | ChatTemplate | None = None,
+    sampling: SamplingParams | None = None,
+    observers: Sequence[Observer] = (),
+    progress: Callable[[float], None] | None = None,
+) -> LLM:
+    """Load a model.
+
+    Args:
+        model: A GGUF file, or a name of the catalogue (``specframe pull`` lists them).
+        strategy: Draft strategy of all requests that do not choose another: a name, a class, ``"none"`` for plain
+            decoding.
+        draft: GGUF file with the draft model, for strategies that have one.
+        options: Of the strategy.
+        n_ctx: Tokens one sequence can hold. Unset: 4096, or what the model was trained with if that is less. More than
+            that is brought down to it with a warning.
+        n_batch: Most tokens in one decode, over all sequences.
+        n_ubatch: Tokens the backend computes at once.
+        parallel: Requests that run at once.
+        threads: Processor threads; unset: as many as the machine has cores to use.
+        flash_attn: Needed for logits that do not depend on the width of a batch; see docs/losslessness.md.
+        n_gpu_layers: Layers to keep on a GPU; unset: all that a GPU build can take.
+        library: A llama.cpp library to use and no other.
+        fetch: Download a catalogue model that is not cached yet.
+        template: Chat template to use instead of the model's: a template or a file.
+        sampling: Starting point for the sampling of every request.
+        observers: Told about starts, steps and ends, after those that plugins registered.
+        progress: Called with 0..1 while weights load; what it raises stops the load.
+
+    Raises:
+        ConfigError: Something asked for cannot work; nothing stays loaded.
+        BackendError: The native library failed.
+    """
+    # Here, so that importing specframe loads neither cffi nor anything native.
+    from specframe import catalogue, plugins  # noqa: PLC0415
+    from specframe.backends.llama.gguf import inspect  # noqa: PLC0415
+    from specframe.backends.llama.library import load_library  # noqa: PLC0415
+    from specframe.backends.llama.model import Model  # noqa: PLC0415
+    from specframe.backends.llama.target import LlamaTarget  # noqa: PLC0415
+    from specframe.backends.llama.validation import validate_target  # noqa: PLC0415
+
+    path = catalogue.resolve(os.fspath(model), fetch=fetch)
+    chooser = StrategyChooser(strategy, options, _draft_path(draft))
+    if draft is not None and chooser.default is not None and not chooser.default.cls.uses_draft_file:
+        msg = f"strategy {chooser.default.name!r} does not use a draft file, but {os.fspath(draft)!r} was given"
+        raise ConfigError(msg)
+    watching = [*(cls() for cls in plugins.registry().observers()), *observers]
+    native = load_library(library)
+    validate_target(inspect(path, library=native))
+    opened = Model(path, library=native, n_gpu_layers=n_gpu_layers, progress=progress)
+    try:
+        target = LlamaTarget(
+            opened,
+            n_ctx=context_length(n_ctx, opened.facts.n_ctx_train),
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_seq=parallel,
+            n_threads=threads,
+            flash_attn=flash_attn,
+        )
+        return LLM(
+            target=target,
+            tokenizer=opened.vocab,
+            info=_info(opened, target),
+            chooser=chooser,
+            template=lambda: _template(opened, template),
+            sampling=sampling,
+            observers=watching,
+            close_model=opened.close,
+        )
+    except BaseException:
+        opened.close()
+        raise
+
+
+def context_length(asked: int | None, trained: int) -> int:
+    """Tokens one sequence shall hold, given what the model was trained with (0: unknown)."""
+    if asked is None:
+        return min(DEFAULT_CTX, trained) if trained > 0 else DEFAULT_CTX
+    if asked < 1:
+        msg = f"n_ctx must be a whole number >= 1, not {asked!r}"
+        raise ConfigError(msg)
+    if 0 < trained < asked:
+        log.warning("n_ctx %d is more than the %d tokens the model was trained with; using %d", asked, trained, trained)
+        return trained
+    return asked
+
+
+def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:
+    if draft is None:
+        return None
+    path = Path(draft)
+    if not path.is_file():
+        msg = f"there is no draft file {str(path)!r}"
+        raise ConfigError(msg)
+    return path
+
+
+def _template(model: Model, given: str | os.PathLike[str] | ChatTemplate | None) -> ChatTemplate:
+    if isinstance(given, ChatTemplate):
+        return given
+    vocab = model.vocab
+    texts = {
+        "bos_token": "" if vocab.bos is None else vocab.text(vocab.bos),
+        "eos_token": "" if vocab.eos is None else vocab.text(vocab.eos),
+    }
+    if given is not None:
+        return ChatTemplate.from_file(os.fspath(given), **texts)
+    return ChatTemplate.from_metadata(model.metadata, **texts)
+
+
+def _info(model: Model, target: LlamaTarget) -> LLMInfo:
+    facts, info = model.facts, target.info
+    return LLMInfo(
+        path=model.path,
+        architecture=facts.arch,
+        description=facts.description,
+        n_params=facts.n_params,
+        size_bytes=facts.size_bytes,
+        n_vocab=info.n_vocab,
+        n_ctx=info.n_ctx,
+        n_ctx_train=facts.n_ctx_train,
+        n_batch=info.n_batch,
+        n_seq=info.n_seq,
+        rollback=info.rollback.value,
+        library=f"{model.library.source} ({model.library.path})",
+        chat_templates=tuple(sorted(templates_of(model.metadata))),
+    )

@@ -1,0 +1,196 @@
+"""Keyword arguments of a generation: their types for editors, and their checks at run time."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypedDict
+
+import attrs
+
+from specframe import plugins
+from specframe.core.errors import ConfigError
+from specframe.core.request import LogitsProcessor, PromptProgress, Request, StoppingCriterion
+from specframe.core.sampling import SamplingParams
+from specframe.core.strategy import AnyStrategyClass, StrategySpec
+
+
+class Unset(enum.Enum):
+    """Type of :data:`UNSET`."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+#: "Not given", where None means something.
+UNSET: Final = Unset.UNSET
+
+#: A name ("none" is plain decoding), a class, a ready spec, or None for plain decoding.
+StrategyChoice: TypeAlias = str | AnyStrategyClass | StrategySpec | None
+
+#: Spellings of other libraries.
+ALIASES: Final[Mapping[str, str]] = {"present_penalty": "presence_penalty"}
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Fields of :class:`~specframe.core.sampling.SamplingParams` as keywords, and ``present_penalty`` as an alias."""
+
+    seed: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    penalty_last_n: int
+    repeat_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    present_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: Mapping[int, float]
+    ignore_eos: bool
+    min_tokens: int
+    grammar: str | None
+    logprobs: int | None
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """What every way of generating takes."""
+
+    max_tokens: int | None
+    """None: as many as the context holds."""
+    stop: str | Sequence[str]
+    strategy: StrategyChoice
+    """For this request only; the one given to ``load`` unless set."""
+    options: Mapping[str, Any]
+    """Of the strategy. Without ``strategy`` they are laid over those given to ``load``."""
+    sampling: SamplingParams
+    """Starting point for the sampling keywords; those given beside it win."""
+    logits_processors: Sequence[LogitsProcessor]
+    stopping_criteria: Sequence[StoppingCriterion]
+    on_prompt_progress: PromptProgress
+    reuse_prefix: bool
+
+
+class PromptOptions(GenerateOptions, total=False):
+    """For prompts given as text."""
+
+    parse_special: bool
+    """Read control tokens such as ``<|im_start|>`` in the prompt as tokens instead of as text."""
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """For conversations."""
+
+    tools: Sequence[Mapping[str, Any]]
+    """JSON schemas for templates that know tools."""
+    template_variables: Mapping[str, Any]
+    """Further variables of the template, such as ``enable_thinking``."""
+    add_generation_prompt: bool
+
+
+_SAMPLING = frozenset(SamplingOptions.__annotations__)
+_REQUEST = ("max_tokens", "stop", "logits_processors", "stopping_criteria", "on_prompt_progress", "reuse_prefix")
+
+
+def check_names(function: str, given: Iterable[str], known: type) -> None:
+    """Refuse keywords that ``known`` does not declare, as Python does, and name the nearest ones."""
+    names = list(known.__annotations__)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 3)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            msg = f"{function}() got an unexpected keyword argument {name!r}{hint}"
+            raise TypeError(msg)
+
+
+def sampling_params(given: Mapping[str, Any], base: SamplingParams | None = None) -> SamplingParams:
+    """Lay the sampling keywords in ``given`` over ``base``. Raises ConfigError for bad values and double spellings."""
+    chosen = {name: value for name, value in given.items() if name in _SAMPLING}
+    for alias, name in ALIASES.items():
+        if alias in chosen:
+            if name in chosen:
+                msg = f"{alias} is another spelling of {name}; give one of them"
+                raise ConfigError(msg)
+            chosen[name] = chosen.pop(alias)
+    return attrs.evolve(base or SamplingParams(), **chosen)
+
+
+class StrategyChooser:
+    """Resolves the strategy of a request against the one chosen when the model was loaded."""
+
+    def __init__(
+        self, strategy: StrategyChoice = None, options: Mapping[str, Any] | None = None, draft: Path | None = None
+    ) -> None:
+        """Validate the default. Raises ConfigError."""
+        self._draft = draft
+        self._options = dict(options or {})
+        self._strategy = strategy
+        self.default = self._resolve(strategy, self._options)
+
+    def choose(
+        self, strategy: StrategyChoice | Unset = UNSET, options: Mapping[str, Any] | None = None
+    ) -> StrategySpec | None:
+        """The strategy of one request; None is plain decoding. Raises ConfigError."""
+        if strategy is UNSET:
+            if not options:
+                return self.default
+            return self._resolve(self._strategy, {**self._options, **options})
+        return self._resolve(strategy, dict(options or {}))
+
+    def _resolve(self, strategy: StrategyChoice, options: dict[str, Any]) -> StrategySpec | None:
+        if isinstance(strategy, StrategySpec):
+            if not options:
+                return strategy
+            return StrategySpec.of(strategy.cls, {**attrs.asdict(strategy.options), **options}, strategy.draft_path)
+        if strategy is None or strategy == "none":
+            if options:
+                msg = f"options {sorted(options)} were given but no strategy; choose one with strategy=..."
+                raise ConfigError(msg)
+            return None
+        cls = plugins.registry().get(strategy) if isinstance(strategy, str) else strategy
+        draft = self._draft if cls.uses_draft_file else None
+        return StrategySpec.of(cls, options, draft)
+
+
+def build_request(
+    prompt: Sequence[int], given: Mapping[str, Any], chooser: StrategyChooser, base: SamplingParams | None
+) -> Request:
+    """A request from keywords whose names were checked before. Raises ConfigError."""
+    _check_callbacks(given)
+    arguments: dict[str, Any] = {name: given[name] for name in _REQUEST if name in given}
+    arguments["prompt"] = prompt
+    arguments["sampling"] = sampling_params(given, given.get("sampling") or base)
+    arguments["strategy"] = chooser.choose(given.get("strategy", UNSET), given.get("options"))
+    return Request(**arguments)
+
+
+def _check_callbacks(given: Mapping[str, Any]) -> None:
+    """Refuse what cannot be called now, not in the middle of a request."""
+    progress = given.get("on_prompt_progress")
+    callbacks = {
+        "logits_processors": given.get("logits_processors", ()),
+        "stopping_criteria": given.get("stopping_criteria", ()),
+        "on_prompt_progress": () if progress is None else (progress,),
+    }
+    for name, values in callbacks.items():
+        for value in values:
+            if not callable(value):
+                msg = f"{name}: {value!r:.80} cannot be called"
+                raise ConfigError(msg)
