@@ -158,7 +158,7 @@ class Stepper:
     # -- one batch ----------------------------------------------------------------------------------------------------
 
     def _run(self, work: Sequence[_Work], submit_phase: str, wait_phase: str) -> None:
-        """Decode, verify, commit, reconcile, observe, deliver: then memory equals the committed prefix, whatever happened."""
+        """Decode, verify, commit, reconcile, observe, deliver; memory then equals the committed prefix, always."""
         clock = time.perf_counter
         try:
             with Transaction(self._target, [w.item for w in work]) as transaction:
