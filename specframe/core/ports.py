@@ -177,7 +177,7 @@ class Target(Protocol):
         ...
 
     def truncate(self, seq: int, n_past: int) -> None:
-        """Cut the memory of ``seq`` to its first ``n_past`` tokens. Raises RollbackError, nothing done, if it cannot."""
+        """Cut the memory of ``seq`` to its first ``n_past`` tokens. Raises RollbackError, with nothing done."""
         ...
 
     def clear(self, seq: int) -> None:

@@ -32,7 +32,7 @@ class Unlimited:
 
 
 class Adaptive:
-    """Length follows acceptance: four times longer after a draft wholly accepted, about twice what was accepted otherwise.
+    """Length follows acceptance: four times longer after a draft wholly accepted, else twice what was accepted.
 
     Drafts wholly rejected shrink it and are followed by a pause in which the strategy is not even asked. The pause
     doubles with each rejected draft in a row, and the drafts that end a pause soon are a single token, so a strategy

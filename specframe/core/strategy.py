@@ -10,8 +10,9 @@ the speed of a request and nothing else. Two shapes, told apart by the class the
 from __future__ import annotations
 
 import abc
+import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -165,14 +166,15 @@ class Proposal:
 
     ids: tuple[int, ...]
     n_offered: int
-    """Tokens the strategy returned, before trimming."""
+    """Tokens the strategy returned, before trimming; an iterator is not followed further than one past the budget."""
 
     @classmethod
     def of(cls, raw: Iterable[int], *, budget: int, n_vocab: int, strategy: str) -> Proposal:
         """Trim and check what a strategy returned. Raises StrategyError naming the strategy and the bad token."""
         try:
-            offered = list(raw)
+            offered = list(itertools.islice(raw, budget + 1))
             ids = tuple(map(operator.index, offered[:budget]))
+            n_offered = len(raw) if isinstance(raw, Sized) else len(offered)
         except TypeError as error:
             msg = f"proposed something that is not a sequence of token ids: {raw!r:.80}"
             raise StrategyError(strategy, msg) from error
@@ -180,7 +182,7 @@ class Proposal:
             bad = next(i for i in ids if not 0 <= i < n_vocab)
             msg = f"proposed token {bad}, outside the vocabulary of {n_vocab} tokens"
             raise StrategyError(strategy, msg)
-        return cls(ids, len(offered))
+        return cls(ids, n_offered)
 
 
 def draft_strategy(name: str) -> Callable[[Callable[[DraftRequest], Sequence[int]]], type[Strategy]]:
