@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from itertools import takewhile
+from operator import attrgetter, eq
 from typing import Any
 
 import attrs
@@ -41,6 +42,7 @@ class _Continuation:
 
 
 _COUNT = attrgetter("count")
+_LIMIT = attrgetter("limit")
 
 
 class NgramK4V(Strategy):
@@ -52,10 +54,13 @@ class NgramK4V(Strategy):
     the one not seen for longest.
 
     **Draft.** Nothing unless the kept continuations of the key were counted ``min_hits`` times together, and the most
-    frequent one at least twice as often as all others together. Then its first ``min(m, budget)`` tokens.
+    frequent one at least twice as often as all others together. Then its first ``min(m, budget)`` tokens. Where no
+    whole continuation is that frequent, the same rule applies to their beginnings: the longest beginning that was
+    counted twice as often as everything that begins otherwise. So a template whose blanks are always filled differently
+    is drafted up to the first blank.
 
-    **Feedback.** A continuation whose draft was rejected after ``a`` tokens is drafted with ``a`` tokens only (none, if
-    it was wrong from the start), until it is seen in full after the key again.
+    **Feedback.** Continuations whose draft was rejected after ``a`` tokens are drafted with ``a`` tokens only (none, if
+    they were wrong from the start), until one of them is seen in full after the key again.
 
     **Cost.** One hash of ``n`` tokens, one dict operation and comparisons with the few kept continuations per new
     token, whatever the length of the context. Memory is bounded by :attr:`max_keys`; beyond it the keys not met for
@@ -76,7 +81,7 @@ class NgramK4V(Strategy):
         # Hash of the key -> its continuations, latest seen last. Equal hashes are checked against the history.
         self._table: Generations[list[_Continuation]] = Generations(self.max_keys)
         self._next = 0  # start of the first key whose continuation is not counted yet
-        self._drafted: _Continuation | None = None  # what is being verified
+        self._drafted: Sequence[_Continuation] = ()  # what is being verified
 
     @property
     @override
@@ -97,33 +102,56 @@ class NgramK4V(Strategy):
         kept = self._table.get(hash(key))
         if kept is None or not _is_key(history, kept[0].start, key):
             return ()
-        hits = sum(map(_COUNT, kept))
-        best = max(kept, key=_COUNT)
-        if hits < self._min_hits or best.count < 2 * (hits - best.count):
+        if sum(map(_COUNT, kept)) < self._min_hits:
             return ()
-        self._drafted = best
-        return history[best.start : best.start + min(best.limit, request.budget)]
+        group, length = self._usual(history, kept)
+        best = max(group, key=_LIMIT)
+        self._drafted = group
+        return history[best.start : best.start + min(length, best.limit, request.budget)]
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        drafted, self._drafted = self._drafted, None
-        if drafted is not None and outcome.n_accepted < len(outcome.drafted):
-            drafted.limit = outcome.n_accepted
+        drafted, self._drafted = self._drafted, ()
+        if outcome.n_accepted < len(outcome.drafted):
+            for continuation in drafted:
+                continuation.limit = outcome.n_accepted
+
+    def _usual(self, history: History, kept: Sequence[_Continuation]) -> tuple[Sequence[_Continuation], int]:
+        """The continuations that begin in the usual way, and for how many tokens they do."""
+        if len(kept) == 1:
+            return kept, self._m
+        total = sum(map(_COUNT, kept))
+        group = [(history[c.start : c.start + self._m], c) for c in kept]
+        while True:
+            # What the first and the last in order have in common, all have.
+            texts = [text for text, _ in group]
+            length = _common(min(texts), max(texts))
+            if length == self._m:
+                break
+            counts: dict[int, int] = {}
+            for text, continuation in group:
+                counts[text[length]] = counts.get(text[length], 0) + continuation.count
+            token = max(counts, key=counts.__getitem__)
+            if counts[token] < 2 * (total - counts[token]):
+                break
+            group = [(text, c) for text, c in group if text[length] == token]
+        return [c for _, c in group], length
 
     def _count(self, history: History) -> tuple[int, ...]:
         """Count every continuation that is complete by now; returns the current key."""
         n, m, first = self._n, self._m, self._next
         tokens = tuple(history[first:])
-        for offset in range(len(tokens) - n - m + 1):
-            key = tokens[offset : offset + n]
+        self._next = max(first, first + len(tokens) - n - m + 1)
+        table = self._table
+        for start in range(first + n, self._next + n):
+            offset = start - first
+            key = tokens[offset - n : offset]
             digest = hash(key)
-            kept = self._table.get(digest)
-            start = first + offset + n
+            kept = table.get(digest)
             if kept is None or not _is_key(history, kept[0].start, key):
-                self._table.put(digest, [_Continuation(start, m)])
+                table.put(digest, [_Continuation(start, m)])
             else:
-                self._add(kept, history, start, tokens[offset + n : offset + n + m])
-            self._next += 1
+                self._add(kept, history, start, tokens[offset : offset + m])
         return tokens[-n:]
 
     def _add(self, kept: list[_Continuation], history: History, start: int, value: tuple[int, ...]) -> None:
@@ -136,6 +164,11 @@ class NgramK4V(Strategy):
         if len(kept) >= self._keep:
             kept.remove(min(kept, key=_COUNT))
         kept.append(_Continuation(start, self._m))
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """Leading tokens in common."""
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 def _is_key(history: History, end: int, key: tuple[int, ...]) -> bool:

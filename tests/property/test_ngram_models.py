@@ -109,20 +109,23 @@ class ModelK4V:
     def draft(self, text: Tokens, budget: int, past: Sequence[Asked]) -> Tokens:
         if len(text) < self.n:
             return []
-        value = self.favourite(text)
-        if value is None:
-            return []
+        usual, members = self.usual(text)
+        limit = max((self.limit(text, member, past) for member in members), default=0)
+        event("shortened" if limit < len(usual) else "whole" if len(usual) == self.m else "beginning")
+        return list(usual[: min(limit, budget)])
+
+    def limit(self, text: Tokens, value: tuple[int, ...], past: Sequence[Asked]) -> int:
         limit = self.m
         for asked in past:
             then = text[: asked.length]
             if len(then) >= self.n and then[-self.n :] == text[-self.n :] and asked.rejected:
                 seen_since = any(v == value for at, v in self.sightings(text) if at > asked.length)
-                if self.favourite(then) == value and not seen_since:
+                if value in self.usual(then)[1] and not seen_since:
                     limit = asked.accepted
-        event("shortened" if limit < self.m else "full")
-        return list(value[: min(limit, budget)])
+        return limit
 
-    def favourite(self, text: Tokens) -> tuple[int, ...] | None:
+    def usual(self, text: Tokens) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        """The longest beginning counted twice as often as all that begins otherwise, and what begins with it."""
         counts: dict[tuple[int, ...], int] = {}
         last: dict[tuple[int, ...], int] = {}
         for at, value in self.sightings(text):
@@ -131,10 +134,15 @@ class ModelK4V:
             counts[value] = counts.get(value, 0) + 1
             last[value] = at
         total = sum(counts.values())
-        for value, count in counts.items():
-            if total >= self.min_hits and count >= 2 * (total - count):
-                return value
-        return None
+        if total < self.min_hits:
+            return (), []
+        for length in range(self.m, 0, -1):
+            for start in {value[:length] for value in counts}:
+                members = [value for value in counts if value[:length] == start]
+                count = sum(counts[value] for value in members)
+                if count >= 2 * (total - count):
+                    return start, members
+        return (), list(counts)
 
 
 def texts() -> st.SearchStrategy[Tokens]:

@@ -93,6 +93,15 @@ def test_k4v_drafts_only_what_is_twice_as_frequent_as_all_others(values: tuple[i
     assert Session(build(NgramK4V, n=2, m=1), [*text, 1, 2]).draft() == draft
 
 
+def test_k4v_drafts_a_template_up_to_its_first_blank() -> None:
+    text = [t for value in VARIABLE for t in record(value)]
+    assert Session(build(NgramK4V, n=2, m=8), [*text, 1, 2]).draft() == [10, 11, 12]
+    # Another beginning, once: three are still twice as frequent as one, but with two they are not.
+    other = [1, 2, 10, 77, *range(60, 67)]
+    assert Session(build(NgramK4V, n=2, m=8), [*text[11:], *other, 1, 2]).draft() == [10, 11, 12]
+    assert Session(build(NgramK4V, n=2, m=8), [*text[22:], *other, *other, 1, 2]).draft() == [10]
+
+
 def test_k4v_drafts_the_most_frequent_continuation_not_the_latest() -> None:
     text = [t for value in (30, 30, 30, 40) for t in (1, 2, value)]
     assert Session(build(NgramK4V, n=2, m=1), [*text, 1, 2]).draft() == [30]
