@@ -1,0 +1,228 @@
+"""A context: the memory of some sequences, and the evaluation of batches on it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from typing_extensions import Self
+
+from specframe.backends.llama.batch import Batch
+from specframe.backends.llama.context_options import ContextOptions
+from specframe.backends.llama.library import Library
+from specframe.backends.llama.log import native_log
+from specframe.backends.llama.memory import Memory, rollback_kind
+from specframe.backends.llama.model import Model
+from specframe.backends.llama.status import check, failure
+from specframe.core.errors import BackendError, ClosedError, ConfigError
+from specframe.core.ports import BatchEntry, Logits, Rollback
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+class Context:
+    """An open context of a model. Close it, or use it as a context manager; closing the model closes it too.
+
+    ``decode`` hands over a batch and may return before the work is done; ``logits`` waits. Calls from several threads
+    wait for each other; a sequence of calls is the caller's to protect.
+
+    The rows that ``logits`` returns live in native memory until the next ``decode``. Rows still referenced when the
+    context is closed stay readable: the native context is then freed together with the last of them.
+    """
+
+    def __init__(self, model: Model, **options: Any) -> None:
+        """Create the native context.
+
+        Args:
+            model: stays open at least as long as this context.
+            **options: see :class:`~specframe.backends.llama.context_options.ContextOptions`.
+
+        Raises:
+            ConfigError: an option cannot work, or not with this model.
+            BackendError: llama.cpp could not create the context; the message quotes its reason.
+        """
+        self._native: _Native | None = None
+        self._rows: Logits | None = None
+        self._n_rows = 0
+        self._lock = threading.RLock()
+        self.options = ContextOptions(**options)
+        self.options.check_model(model)
+        if model.vocab_only:
+            msg = f"{model.path.name} was opened with vocab_only, without its weights; open it without that option"
+            raise ConfigError(msg)
+        if not model.facts.has_decoder or model.facts.has_encoder:
+            msg = f"{model.path.name} is an encoder, or has one; only decoder-only models can generate here"
+            raise ConfigError(msg)
+        self.model = model
+        self.library: Library = model.library
+        self._native = _Native(model, self.options)
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self) -> None:
+        lib, native, options = self.library.lib, self.handle, self.options
+        self.n_vocab = self.model.facts.n_vocab
+        self.n_ctx = options.n_ctx
+        """Tokens one sequence may hold, as asked for."""
+        self.n_ctx_seq = int(lib.llama_n_ctx_seq(native))
+        """Cells that llama.cpp reserved for it, rounded up."""
+        self.n_batch = int(lib.llama_n_batch(native))
+        self.n_ubatch = int(lib.llama_n_ubatch(native))
+        self.n_seq = int(lib.llama_n_seq_max(native))
+        self.n_rs_seq = int(lib.llama_n_rs_seq(native))
+        """Recurrent states kept per sequence; 0 for models that have none."""
+        self.n_outputs_max = options.outputs
+        if self.n_ctx_seq < self.n_ctx or self.n_seq != options.n_seq or self.n_batch < self.n_seq:
+            raise failure(
+                "creating a context", meaning="it is smaller than asked for", n_ctx_seq=self.n_ctx_seq,
+                n_seq=self.n_seq, n_batch=self.n_batch,
+            )  # fmt: skip
+        self.rollback: Rollback = rollback_kind(self.model.facts, n_rs_seq=self.n_rs_seq, swa_full=options.swa_full)
+        self.memory = Memory(self, n_seq=self.n_seq, kind=self.rollback, depth=self.n_rs_seq)
+        self.batch = Batch(
+            self.library,
+            native,
+            n_vocab=self.n_vocab,
+            n_seq=self.n_seq,
+            n_ctx=self.n_ctx,
+            n_tokens_max=self.n_batch,
+            n_rows_max=self.n_outputs_max,
+            n_past=self.memory.n_past,
+        )
+        assert self._native is not None  # noqa: S101 -- for the type checker
+        self._native.batch = self.batch
+        self._process, self._decode_type = lib.llama_process, lib.LLAMA_PROCESS_TYPE_DECODE
+        self._get_logits, self._buffer = lib.llama_get_logits, self.library.ffi.buffer
+        self._row_bytes = self.n_vocab * _FLOAT32.itemsize
+        # Weakly: the model closes what depends on it, it does not keep it alive.
+        self.model.adopt(self)
+
+    @property
+    def handle(self) -> Any:
+        """``struct llama_context *``, valid until ``close``. For the modules of this package."""
+        native = self._native
+        if native is None:
+            msg = "the context is closed"
+            raise ClosedError(msg)
+        return native.context
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._native is None
+
+    def decode(self, batch: Sequence[BatchEntry]) -> None:
+        """Evaluate one batch; may return before the work is done.
+
+        Raises:
+            ConfigError: the batch is impossible; nothing changed.
+            BackendError: llama.cpp failed; the memory of the sequences in it may hold a part of their tokens.
+            ClosedError: the context is closed.
+        """
+        with self._lock:
+            handle = self.handle
+            n_rows = self.batch.fill(batch)
+            self._rows, self._n_rows = None, -1
+            self.memory.doubtful(batch)
+            code = self._process(handle, self._decode_type, self.batch.handle)
+            if code:
+                check(code, op="decoding a batch", tokens=sum(len(entry.tokens) for entry in batch), n_ctx=self.n_ctx)
+            self.memory.written(batch)
+            self._n_rows = n_rows
+
+    def synchronize(self) -> None:
+        """Wait until the work handed over is done."""
+        with self._lock:
+            self.library.lib.llama_synchronize(self.handle)
+
+    def logits(self) -> Logits:
+        """Rows of the last decode in batch order, ``(rows, n_vocab)`` float32, read-only; waits for the work.
+
+        A view of native memory: valid until the next ``decode``.
+
+        Raises:
+            BackendError: the last decode failed, so there are none.
+            ClosedError: the context is closed.
+        """
+        with self._lock:
+            handle = self.handle
+            rows = self._rows
+            if rows is None:
+                n_rows = self._n_rows
+                if n_rows < 0:
+                    msg = "there are no logits: the last decode failed"
+                    raise BackendError(msg)
+                # Sorts the rows into batch order and waits.
+                pointer = self._get_logits(handle)
+                view = memoryview(self._buffer(pointer, n_rows * self._row_bytes)).toreadonly()
+                rows = self._rows = np.frombuffer(view, _FLOAT32).reshape(n_rows, self.n_vocab)
+            return rows
+
+    def close(self) -> None:
+        """Free the context; closing twice is allowed. Waits for a decode in another thread."""
+        with self._lock:
+            native, self._native = self._native, None
+            rows, self._rows = self._rows, None
+            if native is None:
+                return
+            # Slices of the rows keep this array alive, not the other way round.
+            base = None if rows is None else weakref.ref(_owner(rows))
+            del rows
+            if base is not None and (still_used := base()) is not None:
+                weakref.finalize(still_used, native.free).atexit = False
+            else:
+                native.free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A backstop only. At interpreter exit the operating system frees better than a half dismantled Python.
+        if not sys.is_finalizing() and getattr(self, "_native", None) is not None:
+            self.close()
+
+
+def _owner(rows: Logits) -> Logits:
+    """The array that every slice of ``rows`` refers to: numpy skips the views in between."""
+    return rows.base if isinstance(rows.base, np.ndarray) else rows
+
+
+class _Native:
+    """What has to be freed, and in which order."""
+
+    def __init__(self, model: Model, options: ContextOptions) -> None:
+        self._free = model.library.lib.llama_free
+        self.batch: Batch | None = None
+        params = options.native(model)
+        native_log.take()
+        self.context = model.library.lib.llama_init_from_model(model.handle, params)
+        if not self.context:
+            raise failure(
+                "creating a context", meaning="llama.cpp cannot make one with these options", model=model.path.name,
+                n_ctx=options.n_ctx, n_seq=options.n_seq, type_k=options.type_k, type_v=options.type_v,
+            )  # fmt: skip
+        self._release: Callable[[], None] = model.hold()
+
+    def free(self) -> None:
+        """Free the batch, the context, and let go of the weights."""
+        if sys.is_finalizing():
+            return
+        if self.batch is not None:
+            self.batch.free()
+        context, self.context = self.context, None
+        if context is not None:
+            self._free(context)
+            self._release()

@@ -1,0 +1,208 @@
+"""The memory of a context: what each sequence holds, and how a sequence is brought back to an earlier length."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from specframe.backends.llama.library import Library
+from specframe.backends.llama.model import ModelFacts
+from specframe.backends.llama.status import failure
+from specframe.core.errors import ConfigError, RollbackError
+from specframe.core.ports import BatchEntry, Rollback
+
+
+class Owner(Protocol):
+    """The context a memory belongs to."""
+
+    @property
+    def library(self) -> Library:
+        """The native library."""
+        ...
+
+    @property
+    def handle(self) -> Any:
+        """``struct llama_context *``; raises ClosedError when it is gone."""
+        ...
+
+
+@attrs.define(eq=False)
+class LlamaCheckpoint:
+    """Saved memory of one sequence: what cannot be cut, in host memory; the rest stays in the context."""
+
+    seq: int
+    n_past: int
+    state: npt.NDArray[np.uint8] | None = attrs.field(default=None, repr=False)
+    """None: the sequence was empty, or can be cut at will."""
+    stale: bool = False
+    """The sequence was cut below ``n_past`` since: what the checkpoint builds on is gone."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Host memory it takes."""
+        return 0 if self.state is None else self.state.nbytes
+
+
+def rollback_kind(facts: ModelFacts, *, n_rs_seq: int, swa_full: bool) -> Rollback:
+    """How sequences of such a context can be shortened.
+
+    Args:
+        facts: of the model.
+        n_rs_seq: recurrent states that the context really keeps per sequence.
+        swa_full: whether sliding-window layers keep everything.
+    """
+    if facts.is_recurrent or facts.is_hybrid:
+        return Rollback.BOUNDED if n_rs_seq else Rollback.SNAPSHOT
+    return Rollback.SNAPSHOT if facts.n_swa and not swa_full else Rollback.TRUNCATE
+
+
+class Memory:
+    """Memory operations, each checked, and verified by asking the memory itself.
+
+    Not for use from two threads at once.
+    """
+
+    def __init__(self, owner: Owner, *, n_seq: int, kind: Rollback, depth: int) -> None:
+        """Watch over the memory of a context.
+
+        Args:
+            owner: the context.
+            n_seq: sequences it holds.
+            kind: how they can be shortened.
+            depth: tokens that can be taken back when ``kind`` is BOUNDED.
+        """
+        self._owner = owner
+        self._ffi, self._lib = owner.library.ffi, owner.library.lib
+        self._memory = self._lib.llama_get_memory(owner.handle)
+        self._n_seq, self._kind, self._depth = n_seq, kind, depth
+        self._undoable = [0] * n_seq
+        self._checkpoints: weakref.WeakSet[LlamaCheckpoint] = weakref.WeakSet()
+        self._pos_max = self._lib.llama_memory_seq_pos_max
+
+    def n_past(self, seq: int) -> int:
+        """Tokens the memory of ``seq`` holds."""
+        if not 0 <= seq < self._n_seq:
+            msg = f"sequence {seq} does not exist; there are {self._n_seq} (n_seq), numbered from 0"
+            raise ConfigError(msg)
+        self._owner.handle  # noqa: B018 -- refuses when closed
+        return int(self._pos_max(self._memory, seq)) + 1
+
+    def written(self, entries: Iterable[BatchEntry]) -> None:
+        """A decode of ``entries`` succeeded; it decides what can be taken back of each sequence."""
+        # Recurrent states are kept for the tokens of the last decode only: beyond them llama_memory_seq_rm answers yes
+        # and leaves a wrong state.
+        for entry in entries:
+            self._undoable[entry.seq] = min(self._depth, len(entry.tokens) - 1)
+
+    def doubtful(self, entries: Iterable[BatchEntry]) -> None:
+        """A decode of ``entries`` is under way or failed: nothing of these sequences can be taken back."""
+        for entry in entries:
+            self._undoable[entry.seq] = 0
+
+    def truncate(self, seq: int, n_past: int) -> None:
+        """Cut ``seq`` to its first ``n_past`` tokens.
+
+        Raises:
+            RollbackError: it holds fewer, or this kind of memory cannot be cut there; nothing changed.
+        """
+        held = self.n_past(seq)
+        if n_past == held:
+            return
+        if not 0 <= n_past < held:
+            msg = f"sequence {seq} holds {held} tokens and cannot be cut to {n_past}"
+            raise RollbackError(msg)
+        if n_past == 0:
+            self.clear(seq)
+            return
+        if self._kind is Rollback.SNAPSHOT:
+            msg = f"sequence {seq} cannot be cut from {held} to {n_past} tokens: this memory only restores checkpoints"
+            raise RollbackError(msg)
+        if self._kind is Rollback.BOUNDED and held - n_past > self._undoable[seq]:
+            msg = (
+                f"sequence {seq} cannot be cut from {held} to {n_past} tokens: the last decode left "
+                f"{self._undoable[seq]} that can be taken back"
+            )
+            raise RollbackError(msg)
+        self._undoable[seq] = 0
+        self._cut(seq, n_past)
+        self._outdate(seq, n_past)
+
+    def clear(self, seq: int) -> None:
+        """Forget everything of ``seq``. Raises BackendError when llama.cpp refuses, which it never should."""
+        self.n_past(seq)
+        removed = self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        self._undoable[seq] = 0
+        self._outdate(seq, 0)
+        if not removed or self.n_past(seq) != 0:
+            raise failure("clearing a sequence", meaning="its memory is not empty", seq=seq, n_past=self.n_past(seq))
+
+    def checkpoint(self, seq: int) -> LlamaCheckpoint:
+        """Save what :meth:`truncate` cannot bring back. Raises BackendError when there is no room."""
+        held = self.n_past(seq)
+        checkpoint = LlamaCheckpoint(seq, held)
+        if held and self._kind is not Rollback.TRUNCATE:
+            context, flags = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            size = int(self._lib.llama_state_seq_get_size_ext(context, seq, flags))
+            try:
+                state = np.empty(size, np.uint8)
+            except MemoryError:
+                raise failure(
+                    "taking a checkpoint", meaning="there is not enough memory", seq=seq, n_bytes=size
+                ) from None
+            target = self._ffi.from_buffer("uint8_t[]", state, require_writable=True)
+            wrote = int(self._lib.llama_state_seq_get_data_ext(context, target, size, seq, flags))
+            if wrote != size or size == 0:
+                raise failure(
+                    "taking a checkpoint", meaning="the state was not written", seq=seq, size=size, wrote=wrote
+                )
+            checkpoint.state = state
+        self._checkpoints.add(checkpoint)
+        return checkpoint
+
+    def restore(self, checkpoint: LlamaCheckpoint) -> None:
+        """Bring a sequence back to a checkpoint; may be done more than once.
+
+        Raises:
+            RollbackError: it is not of this memory, outdated, or llama.cpp refused; then the sequence must be cleared.
+        """
+        seq, n_past = checkpoint.seq, checkpoint.n_past
+        held = self.n_past(seq)
+        if checkpoint not in self._checkpoints or checkpoint.stale or held < n_past:
+            msg = (
+                f"sequence {seq} cannot be restored to {n_past} tokens: it holds {held}, and the checkpoint is "
+                f"{'outdated' if checkpoint.stale else 'of another memory or longer'}"
+            )
+            raise RollbackError(msg)
+        if n_past == 0:
+            self.clear(seq)
+            return
+        self._undoable[seq] = 0
+        if checkpoint.state is not None:
+            context, flags = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            source = self._ffi.from_buffer("uint8_t[]", checkpoint.state)
+            read = int(self._lib.llama_state_seq_set_data_ext(context, source, checkpoint.n_bytes, seq, flags))
+            if read != checkpoint.n_bytes:
+                msg = f"sequence {seq} cannot be restored: llama.cpp took {read} of {checkpoint.n_bytes} bytes"
+                raise RollbackError(msg)
+        self._cut(seq, n_past)
+        self._outdate(seq, n_past)
+
+    def _cut(self, seq: int, n_past: int) -> None:
+        removed = self._lib.llama_memory_seq_rm(self._memory, seq, n_past, -1)
+        now = self.n_past(seq)
+        if not removed or now != n_past:
+            msg = (
+                f"sequence {seq} was to hold {n_past} tokens, but llama.cpp answered {bool(removed)} and it holds {now}"
+            )
+            raise RollbackError(msg)
+
+    def _outdate(self, seq: int, n_past: int) -> None:
+        if self._checkpoints:
+            for checkpoint in self._checkpoints:
+                if checkpoint.seq == seq and checkpoint.n_past > n_past:
+                    checkpoint.stale = True

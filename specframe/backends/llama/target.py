@@ -1,0 +1,119 @@
+"""A llama.cpp model as the target of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from typing_extensions import Self
+
+from specframe.backends.llama.context import Context
+from specframe.backends.llama.memory import LlamaCheckpoint
+from specframe.backends.llama.model import Model
+from specframe.backends.llama.sampler import LlamaSampler
+from specframe.backends.llama.validation import validate_target
+from specframe.backends.llama.vocab import LlamaVocab
+from specframe.core.errors import ConfigError
+from specframe.core.ports import BatchEntry, Checkpoint, Logits, Rollback, Target, TargetInfo
+from specframe.core.sampling import SamplingParams
+
+
+class LlamaTarget(Target):
+    """Implements ``specframe.core.ports.Target`` over a model that stays the caller's to close.
+
+    Close it, or use it as a context manager.
+    """
+
+    def __init__(self, model: Model, **options: Any) -> None:
+        """Open a context on the model.
+
+        Args:
+            model: an open model.
+            **options: see :class:`~specframe.backends.llama.context_options.ContextOptions`.
+
+        Raises:
+            ConfigError: the model cannot be a target, or an option cannot work.
+            BackendError: llama.cpp could not create the context.
+        """
+        validate_target(model.gguf)
+        self._model = model
+        self._context = context = Context(model, **options)
+        self._memory = context.memory
+        self._info = TargetInfo(
+            n_vocab=context.n_vocab,
+            n_ctx=context.n_ctx,
+            n_batch=context.n_batch,
+            n_seq=context.n_seq,
+            rollback=context.rollback,
+            rollback_depth=context.n_rs_seq if context.rollback is Rollback.BOUNDED else 0,
+            n_outputs=context.n_outputs_max,
+            provides=model.facts.provides,
+        )
+
+    @property
+    def info(self) -> TargetInfo:
+        """Facts about it."""
+        return self._info
+
+    @property
+    def vocab(self) -> LlamaVocab:
+        """Its tokens."""
+        return self._model.vocab
+
+    @property
+    def model(self) -> Model:
+        """The model it runs."""
+        return self._model
+
+    @property
+    def context(self) -> Context:
+        """The context it runs in."""
+        return self._context
+
+    def decode(self, batch: Sequence[BatchEntry]) -> None:
+        """See ``Target.decode``."""
+        self._context.decode(batch)
+
+    def logits(self) -> Logits:
+        """See ``Target.logits``; readable until the next ``decode``, also when the target is closed before."""
+        return self._context.logits()
+
+    def n_past(self, seq: int) -> int:
+        """See ``Target.n_past``."""
+        return self._memory.n_past(seq)
+
+    def truncate(self, seq: int, n_past: int) -> None:
+        """See ``Target.truncate``."""
+        self._memory.truncate(seq, n_past)
+
+    def clear(self, seq: int) -> None:
+        """See ``Target.clear``."""
+        self._memory.clear(seq)
+
+    def checkpoint(self, seq: int) -> LlamaCheckpoint:
+        """See ``Target.checkpoint``; the state is copied to host memory."""
+        return self._memory.checkpoint(seq)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """See ``Target.restore``."""
+        if not isinstance(checkpoint, LlamaCheckpoint):
+            msg = f"{type(checkpoint).__name__} is no checkpoint of a llama.cpp target"
+            raise ConfigError(msg)
+        self._memory.restore(checkpoint)
+
+    def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> LlamaSampler:
+        """See ``Target.make_sampler``."""
+        return LlamaSampler(self._model, params, prompt, n_ctx=self._info.n_ctx)
+
+    def close(self) -> None:
+        """Free the context; closing twice is allowed. The model stays open."""
+        self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
