@@ -1,0 +1,177 @@
+"""Options of commands that load a model."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+import typer
+
+from specframe.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specframe.llm import LLM
+
+_MODEL, _RUN = "Model", "Drafting"
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name of the catalogue.")]
+
+_OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
+    ("model", str, ..., typer.Argument(metavar="MODEL", help="A GGUF file, or a name of the catalogue.")),
+    (
+        "strategy",
+        str,
+        "none",
+        typer.Option("--strategy", "-s", metavar="NAME", help="Draft strategy; none: plain.", rich_help_panel=_RUN),
+    ),
+    (
+        "draft",
+        Path | None,
+        None,
+        typer.Option("--draft", "-d", metavar="FILE", help="Draft model of the strategy.", rich_help_panel=_RUN),
+    ),
+    (
+        "option",
+        list[str] | None,
+        None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="KEY=VALUE",
+            help="Option of the strategy; repeat for several.",
+            rich_help_panel=_RUN,
+        ),
+    ),
+    (
+        "max_tokens",
+        int | None,
+        None,
+        typer.Option("--max-tokens", "-n", min=0, help="Most tokens to generate; unset: what the context holds."),
+    ),
+    (
+        "stop",
+        list[str] | None,
+        None,
+        typer.Option("--stop", metavar="TEXT", help="Stop before this text; repeat for several."),
+    ),
+    (
+        "ctx",
+        int | None,
+        None,
+        typer.Option(
+            "--ctx",
+            min=1,
+            help="Tokens of context; unset: 4096, or the model's training length if less.",
+            rich_help_panel=_MODEL,
+        ),
+    ),
+    (
+        "threads",
+        int | None,
+        None,
+        typer.Option("--threads", min=1, help="Processor threads; unset: one per core.", rich_help_panel=_MODEL),
+    ),
+    ("batch", int, 2048, typer.Option("--batch", min=1, help="Most tokens evaluated at once.", rich_help_panel=_MODEL)),
+    (
+        "gpu_layers",
+        int | None,
+        None,
+        typer.Option(
+            "--gpu-layers",
+            min=0,
+            help="Layers to keep on a GPU; unset: all that fit a GPU build.",
+            rich_help_panel=_MODEL,
+        ),
+    ),
+    (
+        "flash_attn",
+        bool,
+        True,
+        typer.Option("--flash-attn/--no-flash-attn", help="Off: drafting may change the text.", rich_help_panel=_MODEL),
+    ),
+    (
+        "library",
+        Path | None,
+        None,
+        typer.Option(
+            "--library", metavar="FILE", help="llama.cpp library to use, and no other.", rich_help_panel=_MODEL
+        ),
+    ),
+    (
+        "fetch",
+        bool,
+        False,
+        typer.Option("--fetch", help="Download a catalogue model that is not cached yet.", rich_help_panel=_MODEL),
+    ),
+)
+
+
+@attrs.frozen(kw_only=True)
+class ModelFlags:
+    """What was asked of the model and the strategy."""
+
+    model: str
+    strategy: str
+    draft: Path | None
+    option: list[str] | None
+    max_tokens: int | None
+    stop: list[str] | None
+    ctx: int | None
+    threads: int | None
+    batch: int
+    gpu_layers: int | None
+    flash_attn: bool
+    library: Path | None
+    fetch: bool
+
+    @classmethod
+    def cli_parameters(cls) -> list[inspect.Parameter]:
+        """MODEL and its options."""
+        return [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if default is ... else default,
+                annotation=Annotated[kind, option],
+            )
+            for name, kind, default, option in _OPTIONS
+        ]
+
+    @classmethod
+    def from_cli(cls, values: dict[str, Any]) -> ModelFlags:
+        """Raises ConfigError for options without a strategy to use them."""
+        flags = cls(**values)
+        if flags.strategy == "none" and (flags.draft or flags.option):
+            given = "--draft" if flags.draft else "--option"
+            msg = f"{given} needs a strategy to use it; choose one with --strategy (see: specframe strategies)"
+            raise ConfigError(msg)
+        return flags
+
+    def load(self, *, template: Path | None = None) -> LLM:
+        """Open the model. Raises ConfigError or BackendError."""
+        # What follows imports numpy and the native library; --help and usage errors do without.
+        from specframe.cli.pulling import progress_bar  # noqa: PLC0415
+        from specframe.llm import load  # noqa: PLC0415
+        from specframe.plugins import parse_options  # noqa: PLC0415
+
+        model = self.model
+        if self.fetch:
+            from specframe import catalogue  # noqa: PLC0415
+
+            with progress_bar() as report:
+                model = str(catalogue.resolve(model, fetch=True, progress=report))
+        return load(
+            model,
+            strategy=self.strategy,
+            draft=self.draft,
+            options=parse_options(self.option or ()),
+            n_ctx=self.ctx,
+            threads=self.threads,
+            n_batch=self.batch,
+            n_gpu_layers=self.gpu_layers,
+            flash_attn=self.flash_attn,
+            library=self.library,
+            template=template,
+        )

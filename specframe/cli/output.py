@@ -1,0 +1,103 @@
+"""Printing: JSON documents, tables, and the summary of a request."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specframe.core.request import Completion
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout. Numbers JSON cannot write become null."""
+    print(json.dumps(_plain(document), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    return str(value)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
+    """A table on stdout, as wide as the terminal."""
+    from rich.console import Console  # noqa: PLC0415 -- --json and errors do without
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        # Text, not markup: what a model file or a plugin says is not ours to interpret.
+        table.add_row(*(Text(cell) for cell in row))
+    Console(file=sys.stdout).print(table)
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """``name  value`` lines on stdout."""
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {value}")
+
+
+def completion_document(completion: Completion) -> dict[str, Any]:
+    """A finished request as JSON."""
+    document: dict[str, Any] = {
+        "text": completion.text,
+        "tokens": list(completion.tokens),
+        "finish_reason": completion.finish_reason.value,
+        "stop_detail": completion.stop_detail,
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": completion.completion_tokens,
+        "strategy": completion.strategy,
+        "stats": completion.stats.to_dict(),
+    }
+    if completion.logprobs:
+        document["logprobs"] = [
+            {
+                "token": entry.token,
+                "logprob": entry.logprob,
+                "top": [{"token": token, "logprob": logprob} for token, logprob in entry.top],
+            }
+            for entry in completion.logprobs
+        ]
+    return document
+
+
+def summary(completion: Completion) -> str:
+    """The statistics of a request in a few lines."""
+    stats = completion.stats
+    speed = stats.tokens_per_second
+    lines = [
+        f"{completion.prompt_tokens} prompt tokens ({stats.cached_tokens} from memory), "
+        f"{completion.completion_tokens} generated"
+        + (f" at {speed:.1f} tokens/s" if speed is not None else "")
+        + (f", first after {stats.ttft_s * 1000:.0f} ms" if stats.ttft_s is not None else "")
+        + f"; ended by {completion.stop_detail}"
+    ]
+    if completion.strategy != "none":
+        lines.append(f"strategy {completion.strategy}: {_drafting(completion)}")
+    return "\n".join(lines)
+
+
+def _drafting(completion: Completion) -> str:
+    stats = completion.stats
+    if not stats.verified:
+        return f"nothing drafted ({stats.inactive_reason or 'no guess was made'})"
+    rate, length = stats.acceptance_rate or 0.0, stats.mean_accepted_length or 0.0
+    text = (
+        f"{stats.accepted} of {stats.verified} verified draft tokens accepted ({rate:.0%}), "
+        f"{length:.2f} tokens per drafted step, {stats.steps} steps for {stats.emitted} tokens"
+    )
+    return text if stats.inactive_reason is None else f"{text}; then off: {stats.inactive_reason}"

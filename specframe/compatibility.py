@@ -1,0 +1,182 @@
+"""What a model file is, and what works with it, told from its metadata: no weights are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from specframe import plugins
+from specframe.backends.llama.architectures import provides
+from specframe.backends.llama.gguf import GgufFile, LongArray, inspect
+from specframe.backends.llama.validation import validate_target
+from specframe.chat import ChatTemplate, templates_of
+from specframe.core.errors import ConfigError
+from specframe.core.ports import Need
+from specframe.plugin_info import StrategyInfo
+
+#: Vocabularies are padded to round sizes; this many surplus tokens at the end are no difference.
+PADDING = 512
+
+
+@attrs.frozen
+class Check:
+    """One thing that was looked at."""
+
+    subject: str
+    ok: bool
+    detail: str
+    decides: bool = True
+    """False: worth knowing, but what was asked for works without it."""
+
+
+@attrs.frozen
+class Report:
+    """Everything that was looked at."""
+
+    target: Path
+    draft: Path | None
+    strategy: str | None
+    checks: tuple[Check, ...]
+
+    @property
+    def usable(self) -> bool:
+        """True when nothing that decides is wrong."""
+        return all(check.ok for check in self.checks if check.decides)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, JSON-ready."""
+        return {
+            "target": str(self.target),
+            "draft": None if self.draft is None else str(self.draft),
+            "strategy": self.strategy,
+            "usable": self.usable,
+            "checks": [attrs.asdict(check) for check in self.checks],
+        }
+
+
+def check_files(target: Path, *, draft: Path | None = None, strategy: str | None = None) -> Report:
+    """Say whether ``target`` can generate, and with which strategies.
+
+    Args:
+        target: A GGUF file.
+        draft: A draft model to check against it.
+        strategy: Only this one, which then has to work; otherwise all are listed.
+
+    Raises:
+        ConfigError: There is no such strategy. Files that cannot be used are reported, not raised.
+    """
+    registry = plugins.registry()
+    wanted = [] if strategy == "none" else registry.strategies() if strategy is None else [registry.info(strategy)]
+    checks: list[Check] = []
+    try:
+        file = inspect(target)
+        validate_target(file)
+    except ConfigError as error:
+        return Report(target, draft, strategy, (Check("target", False, str(error)),))
+    checks.append(Check("target", True, f"{file.arch}, {file.size_bytes / 1e6:.0f} MB, {len(file.tensors)} tensors"))
+    checks.append(_template_check(file))
+    if draft is not None:
+        checks += _draft_checks(file, draft, wanted)
+    checks += [_strategy_check(file, info, draft, decides=strategy is not None) for info in wanted]
+    return Report(target, draft, strategy, tuple(checks))
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Facts about a model file, JSON-ready. Raises ConfigError when it is not a GGUF file."""
+    file = inspect(path)
+    kinds: dict[str, int] = {}
+    for tensor in file.tensors.values():
+        kinds[tensor.kind] = kinds.get(tensor.kind, 0) + tensor.n_bytes
+    return {
+        "path": str(file.path),
+        "parts": len(file.parts),
+        "size_bytes": file.size_bytes,
+        "name": file.metadata.get("general.name"),
+        "architecture": file.arch,
+        "parameters": sum(_product(tensor.shape) for tensor in file.tensors.values()),
+        "quantization": max(kinds, key=kinds.__getitem__, default=None),
+        "layers": _plain(file.get("{arch}.block_count")),
+        "nextn_layers": _plain(file.get("{arch}.nextn_predict_layers")) or 0,
+        "embedding_length": _plain(file.get("{arch}.embedding_length")),
+        "context_length": _plain(file.get("{arch}.context_length")),
+        "vocabulary": _length(file.metadata.get("tokenizer.ggml.tokens")),
+        "tokenizer": file.metadata.get("tokenizer.ggml.model"),
+        "chat_templates": sorted(templates_of(file.metadata)),
+        "provides": [str(need.name).lower() for need in Need if need and need in provides(file.arch)],
+        "tensors": len(file.tensors),
+        "metadata": {key: _plain(value) for key, value in file.metadata.items()},
+    }
+
+
+def _template_check(file: GgufFile) -> Check:
+    try:
+        ChatTemplate.from_metadata(file.metadata)
+    except ConfigError as error:
+        return Check("chat template", False, str(error), decides=False)
+    return Check("chat template", True, ", ".join(sorted(templates_of(file.metadata))))
+
+
+def _draft_checks(target: GgufFile, path: Path, wanted: list[StrategyInfo]) -> Iterator[Check]:
+    if not any(info.uses_draft_file for info in wanted):
+        names = ", ".join(info.name for info in wanted) or "none"
+        yield Check("draft", False, f"no strategy asked for uses a draft file ({names})")
+        return
+    try:
+        draft = inspect(path)
+    except ConfigError as error:
+        yield Check("draft", False, str(error))
+        return
+    yield Check("draft", True, f"{draft.arch}, {draft.size_bytes / 1e6:.0f} MB, {len(draft.tensors)} tensors")
+    difference = vocabulary_difference(target, draft)
+    yield Check("draft vocabulary", difference is None, difference or "the same as the target's")
+
+
+def vocabulary_difference(target: GgufFile, draft: GgufFile) -> str | None:
+    """What differs between two vocabularies, naming the first differing token; None when token ids mean the same."""
+    kind = "tokenizer.ggml.model"
+    if (theirs := draft.metadata.get(kind)) is None:
+        return None  # it has no vocabulary and shares the target's
+    if (ours := target.metadata.get(kind)) != theirs:
+        return f"the target's tokenizer is {ours!r}, the draft's is {theirs!r}"
+    a, b = (file.array("tokenizer.ggml.tokens") or () for file in (target, draft))
+    for i, (left, right) in enumerate(zip(a, b, strict=False)):
+        if left != right:
+            return f"token {i} is {left!r} in the target and {right!r} in the draft"
+    if abs(len(a) - len(b)) > PADDING:
+        return f"the target has {len(a)} tokens, the draft {len(b)}"
+    return None
+
+
+def _strategy_check(file: GgufFile, info: StrategyInfo, draft: Path | None, *, decides: bool) -> Check:
+    lacking = info.cls.needs & ~provides(file.arch)
+    subject = f"strategy {info.name}"
+    if lacking:
+        names = ", ".join(str(need.name).lower() for need in Need if need and need in lacking)
+        return Check(subject, False, f"needs {names} of the target, which {file.arch} does not provide", decides)
+    if draft is not None and not info.uses_draft_file:
+        return Check(subject, not decides, "uses no draft file, but one was given", decides)
+    return Check(
+        subject, True, "needs nothing but tokens" if not info.needs else "the target provides what it needs", decides
+    )
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def _length(value: object) -> int | None:
+    if isinstance(value, LongArray):
+        return value.length
+    return len(value) if isinstance(value, tuple) else None
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, LongArray):
+        return f"{value.length} x {value.kind}"
+    return list(value) if isinstance(value, tuple) else value
