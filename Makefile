@@ -16,7 +16,7 @@ COVERAGE_CORE ?= 0
 COVERAGE_ALL  ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types layers docs changelog pytest coverage bench lock venv venv-demo clean
+.PHONY: help demo test lint format types layers docs dist changelog pytest coverage bench lock venv venv-demo clean
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +56,9 @@ coverage: venv  ## the tests with branch coverage
 
 bench: venv  ## measure against llama.cpp's own server
 	$(BIN)/python -m specframe.bench
+
+dist: venv  ## build the source distribution and the wheel
+	$(BIN)/python -m hatchling build -t sdist -t wheel -d dist
 
 changelog: venv  ## preview the next section of CHANGELOG.md
 	$(BIN)/towncrier build --draft --version NEXT
