@@ -44,6 +44,9 @@ def validate_target(file: GgufFile) -> None:
             f"{file.path} is a {file.arch} draft model: it cannot generate by itself. "
             "Name the model it was made for as the target, and this file as the draft"
         )
+    layers = file.integer("{arch}.block_count")
+    if layers is not None:
+        _check_range(file, "{arch}.nextn_predict_layers", 0, layers - 1)  # the rest is the trunk
     if not file.tensors:
         raise ConfigError(f"{file.path} holds a vocabulary and no weights; name a file with weights")
     if not any(name.startswith("blk.0.") for name in file.tensors):
@@ -67,8 +70,7 @@ def validate_target(file: GgufFile) -> None:
 def _check_layers(file: GgufFile) -> None:
     layers = _check_range(file, "{arch}.block_count", 1, MAX_LAYERS)
     if layers is not None:
-        # More heads than blocks is an assertion; as many leaves no trunk to run.
-        _check_range(file, "{arch}.nextn_predict_layers", 0, layers - 1)
+        _check_range(file, "{arch}.nextn_predict_layers", 0, layers)
 
 
 def _check_experts(file: GgufFile) -> None:
