@@ -214,6 +214,16 @@ def test_k4v_shortens_to_what_was_accepted_until_seen_in_full_again() -> None:
     assert session.draft() == [10, 11, 12, 101, 13, 14, 15, 16]
 
 
+def test_k4v_a_beginning_is_trusted_again_when_one_continuation_with_it_was_seen() -> None:
+    session = Session(build(NgramK4V, n=2, m=8), [*record(101), *record(102), 1, 2])
+    session.verify(session.draft(), [10, 77])
+    session.say(*range(60, 67), 1, 2)
+    assert session.draft() == [10]
+    session.verify([10], [10, 11])
+    session.say(*record(101)[4:], 1, 2)
+    assert session.draft() == [10, 11, 12]
+
+
 def test_k4v_key_rejected_at_once_drafts_again_later() -> None:
     session = Session(build(NgramK4V, n=2, m=2), [1, 2, 30, 31, 1, 2, 30, 31, 1, 2])
     session.verify(session.draft(), [40])
