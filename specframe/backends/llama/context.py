@@ -52,9 +52,6 @@ class Context:
         self._lock = threading.RLock()
         self.options = ContextOptions(**options)
         self.options.check_model(model)
-        if model.vocab_only:
-            msg = f"{model.path.name} was opened with vocab_only, without its weights; open it without that option"
-            raise ConfigError(msg)
         if not model.facts.has_decoder or model.facts.has_encoder:
             msg = f"{model.path.name} is an encoder, or has one; only decoder-only models can generate here"
             raise ConfigError(msg)

@@ -85,7 +85,6 @@ class Model:
         use_extra_bufts: bool = True,
         check_tensors: bool = False,
         load_mtp: bool = False,
-        vocab_only: bool = False,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         """Load a model.
@@ -99,7 +98,6 @@ class Model:
             use_extra_bufts: let the CPU repack weights for faster kernels.
             check_tensors: look for invalid values in every tensor; slow.
             load_mtp: load built-in NextN heads as well.
-            vocab_only: no weights; only tokenizing works.
             progress: called with 0..1 while weights load. An exception stops the load and comes out of here.
 
         Raises:
@@ -124,9 +122,7 @@ class Model:
         params.use_extra_bufts = use_extra_bufts
         params.check_tensors = check_tensors
         params.load_mtp = load_mtp
-        params.vocab_only = vocab_only
         self.load_mtp = load_mtp
-        self.vocab_only = vocab_only
         self._handle = _load(self.library, self.gguf.path, params, progress)
         try:
             self.vocab = LlamaVocab(self.library, self._handle, is_open=_is_open(self))
