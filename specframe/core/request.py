@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -89,6 +89,10 @@ def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
     return strings
 
 
+def _ids(value: Iterable[int]) -> tuple[int, ...]:
+    return tuple(value)
+
+
 def _budget(_: object, __: object, value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         msg = f"max_tokens must be a whole number >= 0 or None for the rest of the context, not {value!r}"
@@ -99,7 +103,7 @@ def _budget(_: object, __: object, value: Any) -> None:
 class Request:
     """One generation."""
 
-    prompt: tuple[int, ...] = attrs.field(converter=tuple)
+    prompt: tuple[int, ...] = attrs.field(converter=_ids)
     max_tokens: int | None = attrs.field(default=None, validator=_budget)
     sampling: SamplingParams = attrs.field(factory=SamplingParams)
     stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)

@@ -99,17 +99,21 @@ def samplings(n_vocab: int) -> st.SearchStrategy[SamplingParams]:
 def requests(draw: st.DrawFn, plan: TargetPlan) -> Request:
     """Requests that fit ``plan``: prompts up to the whole context, stop strings made of its own pieces."""
     n_vocab, n_ctx = plan.n_vocab, plan.arguments["n_ctx"]
-    token = st.integers(0, n_vocab - 1)
+    prompts = st.lists(st.integers(0, n_vocab - 1), min_size=1, max_size=n_ctx)
     pieces: Sequence[bytes] = plan.arguments["pieces"]
     texts = [piece.decode() for piece in pieces if _is_text(piece)]
-    stop = st.lists(st.sampled_from(texts), min_size=1, max_size=3).map("".join)
+    stop: st.SearchStrategy[str] = st.lists(st.sampled_from(texts), min_size=1, max_size=3).map(_join)
     return Request(
-        prompt=tuple(draw(st.lists(token, min_size=1, max_size=n_ctx))),
+        prompt=tuple(draw(prompts)),
         max_tokens=draw(st.one_of(st.none(), st.integers(0, 20))),
         sampling=draw(samplings(n_vocab)),
         stop=tuple(draw(st.lists(stop, max_size=2))),
         reuse_prefix=draw(st.booleans()),
     )
+
+
+def _join(texts: list[str]) -> str:
+    return "".join(texts)
 
 
 def _is_text(piece: bytes) -> bool:
@@ -120,7 +124,7 @@ def _is_text(piece: bytes) -> bool:
 
 
 def drafters(tape: Sequence[int], data: st.DataObject) -> st.SearchStrategy[StrategySpec]:
-    """Every adversarial drafter, per request and batched; ``tape`` is the whole right sequence, for those that know it."""
+    """Every adversarial drafter, per request and batched; ``tape`` is the whole right sequence."""
     tape = tuple(tape)
     length = st.one_of(st.none(), st.integers(1, 8))
 

@@ -1,14 +1,15 @@
-"""Plain decoding without an engine: one token per decode, nothing reused. What every other way of decoding must equal."""
+"""Plain decoding without an engine, one token per decode, nothing reused: what all other ways must equal."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
 
 from specframe.core.history import History
-from specframe.core.ports import BatchEntry, Logits, Target
+from specframe.core.ports import BatchEntry, Logits, Target, TokenSampler
 from specframe.core.request import Completion, FinishReason, Request, TokenLogprob
 from specframe.testing.errors import ContractError
 
@@ -47,51 +48,34 @@ class Output:
             raise ContractError(f"{what} has {len(other.logprobs)} logprobs instead of {len(self.logprobs)}")
         for at, (mine, theirs) in enumerate(zip(self.logprobs, other.logprobs, strict=True)):
             same = mine.token == theirs.token and [t for t, _ in mine.top] == [t for t, _ in theirs.top]
-            numbers = [
-                mine.logprob - theirs.logprob,
-                *(a - b for (_, a), (_, b) in zip(mine.top, theirs.top, strict=False)),
+            pairs = [
+                (mine.logprob, theirs.logprob),
+                *((a[1], b[1]) for a, b in zip(mine.top, theirs.top, strict=False)),
             ]
-            if not same or max(map(abs, numbers)) > LOGPROB_TOLERANCE:
+            if not same or max(abs(a - b) for a, b in pairs) > LOGPROB_TOLERANCE:
                 raise ContractError(f"{what} has logprobs {theirs} instead of {mine} at token {at}")
 
 
 def reference(target: Target, request: Request, *, seq: int = 0) -> Output:
     """Decode ``request`` on a cleared sequence of ``target`` as simply as possible.
 
-    Written from the contracts alone, so that it shares no code and no mistake with the engine. The last token may be the
-    one that fills the context: its own position is never evaluated.
+    Written from the contracts alone, so that it shares no code and no mistake with the engine. The last token may be
+    the one that fills the context: its own position is never evaluated.
     """
-    target.clear(seq)
-    sampler = target.make_sampler(request.sampling, request.prompt)
-    tokens = list(request.prompt)
     emitted: list[int] = []
     logprobs: list[TokenLogprob] = []
-    ended = (FinishReason.LENGTH, "max-tokens") if request.max_tokens == 0 else None
-    while ended is None:
-        for pos in range(target.n_past(seq), len(tokens)):
-            target.decode([BatchEntry(seq, pos, tokens[pos : pos + 1], 1)])
-        row = target.logits()[0]
-        token = sampler.sample(_processed(request, tokens, row))
-        sampler.accept(token)
-        tokens.append(token)
+    ended = (FinishReason.LENGTH, "max-tokens") if request.max_tokens == 0 else (FinishReason.LENGTH, "context-full")
+    for token, row, sampler in _choices(target, request, seq) if request.max_tokens != 0 else ():
         if token in target.vocab.eog:
             ended = (FinishReason.STOP, "eog")
             break
         emitted.append(token)
         if request.sampling.logprobs is not None:
             logprobs.append(_logprob(row, token, request.sampling.logprobs))
-        if _stop_at(_text(target, emitted), request.stop) is not None:
-            ended = (FinishReason.STOP, "stop-string")
-        elif any(criterion(History(tokens), row) for criterion in request.stopping_criteria):
-            ended = (FinishReason.STOP, "criterion")
-        elif request.sampling.grammar is not None and sampler.finished():
-            ended = (FinishReason.STOP, "grammar")
-        elif request.max_tokens is not None and len(emitted) >= request.max_tokens:
-            ended = (FinishReason.LENGTH, "max-tokens")
-        elif len(tokens) > target.info.n_ctx:
-            ended = (FinishReason.LENGTH, "context-full")
-    sampler.close()
-    target.clear(seq)
+        now = _ending(target, request, emitted, row, sampler)
+        if now is not None:
+            ended = now
+            break
     text = _text(target, emitted)
     stop = _stop_at(text, request.stop)
     return Output(
@@ -103,10 +87,43 @@ def reference(target: Target, request: Request, *, seq: int = 0) -> Output:
     )
 
 
-def _processed(request: Request, tokens: list[int], row: Logits) -> Logits:
-    for process in request.logits_processors:
-        row = process(History(tokens), row.copy())
-    return row
+def tape(target: Target, request: Request, *, seq: int = 0) -> tuple[int, ...]:
+    """The sequence ``request`` follows, prompt included, past every end it has, until the context is full."""
+    return (*request.prompt, *(token for token, _, _ in _choices(target, request, seq)))
+
+
+def _choices(target: Target, request: Request, seq: int) -> Iterator[tuple[int, Logits, TokenSampler]]:
+    """Token after token, until the context is full or a grammar is complete."""
+    target.clear(seq)
+    sampler = target.make_sampler(request.sampling, request.prompt)
+    tokens = list(request.prompt)
+    while len(tokens) <= target.info.n_ctx and not sampler.finished():
+        for pos in range(target.n_past(seq), len(tokens)):
+            target.decode([BatchEntry(seq, pos, tokens[pos : pos + 1], 1)])
+        row = target.logits()[0]
+        processed = row
+        for process in request.logits_processors:
+            processed = process(History(tokens), processed.copy())
+        token = sampler.sample(processed)
+        sampler.accept(token)
+        tokens.append(token)
+        yield token, row, sampler
+
+
+def _ending(
+    target: Target, request: Request, emitted: list[int], row: Logits, sampler: TokenSampler
+) -> tuple[FinishReason, str] | None:
+    """Why the last emitted token, which is no end-of-generation token, is the last one; None: it is not."""
+    if _stop_at(_text(target, emitted), request.stop) is not None:
+        return FinishReason.STOP, "stop-string"
+    history = History((*request.prompt, *emitted))
+    if any(criterion(history, row) for criterion in request.stopping_criteria):
+        return FinishReason.STOP, "criterion"
+    if request.sampling.grammar is not None and sampler.finished():
+        return FinishReason.STOP, "grammar"
+    if request.max_tokens is not None and len(emitted) >= request.max_tokens:
+        return FinishReason.LENGTH, "max-tokens"
+    return None
 
 
 def _text(target: Target, emitted: list[int]) -> str:
