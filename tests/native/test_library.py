@@ -153,6 +153,11 @@ def test_candidates_without_a_native_build_are_the_wheels(tmp_path: Path, monkey
     assert [candidate.source.split()[0] for candidate in found] == ["xllamacpp", "llama-cpp-py-sync"]
 
 
+def test_the_default_carrier_is_the_dependency() -> None:
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'"xllamacpp=={pin().carriers["xllamacpp"].version}"' in pyproject
+
+
 def test_another_version_of_a_wheel_is_refused_by_its_number() -> None:
     carrier = attrs.evolve(pin().carriers["xllamacpp"], version="2020.1.1")
     candidate = discovery.installed(carrier)

@@ -69,6 +69,11 @@ class Pin:
     """Expected default parameters: C function -> field -> value; under ``scalars`` function -> value."""
 
 
+def install_command() -> str:
+    """How to get the default carrier of the pinned library."""
+    return f"pip install xllamacpp=={pin().carriers['xllamacpp'].version}"
+
+
 def vendor_dir() -> Path:
     """The directory that holds ``pin.toml`` and ``cdef/``.
 

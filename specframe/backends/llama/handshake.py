@@ -10,7 +10,7 @@ import platform
 import sys
 from typing import Any
 
-from specframe.backends.llama.declarations import pin
+from specframe.backends.llama.declarations import install_command, pin
 from specframe.core.errors import ConfigError
 
 _STRUCTS = {
@@ -18,7 +18,6 @@ _STRUCTS = {
     "llama_context_default_params": "struct llama_context_params",
 }
 _FILL = 0xA5
-_WAY_OUT = "use a library of the pinned llama.cpp: pip install xllamacpp==2026.10.11549"
 
 
 def recognise(ffi: Any, lib: Any) -> str:
@@ -30,10 +29,10 @@ def recognise(ffi: Any, lib: Any) -> str:
     try:
         version: str = ffi.string(lib.llama_version()).decode("utf-8", "replace")
     except AttributeError:
-        raise ConfigError(f"it has no llama_version(): not llama.cpp, or an older one; {_WAY_OUT}") from None
+        raise ConfigError(f"it has no llama_version(): not llama.cpp, or an older one; {_way_out()}") from None
     if version not in pin().abis:
         raise ConfigError(
-            f"it is llama.cpp {version}, and specframe is written against {', '.join(pin().abis)}; {_WAY_OUT}"
+            f"it is llama.cpp {version}, and specframe is written against {', '.join(pin().abis)}; {_way_out()}"
         )
     return version
 
@@ -44,7 +43,7 @@ def check_symbols(lib: Any) -> None:
     if missing:
         first, *others = missing
         more = f" and {len(others)} more symbols" if others else ""
-        raise ConfigError(f"it does not export {first}{more}; {_WAY_OUT}")
+        raise ConfigError(f"it does not export {first}{more}; {_way_out()}")
 
 
 def check_layout(ffi: Any, lib: Any, probe: Any, probed: Any) -> None:
@@ -64,14 +63,14 @@ def check_layout(ffi: Any, lib: Any, probe: Any, probed: Any) -> None:
         declared = ffi.sizeof(struct)
         if n_bytes is not None and not declared - ffi.alignof(struct) < n_bytes <= declared:
             raise ConfigError(
-                f"{struct} has {n_bytes} bytes in this library and {declared} in our declarations; {_WAY_OUT}"
+                f"{struct} has {n_bytes} bytes in this library and {declared} in our declarations; {_way_out()}"
             )
         _compare(function, ffi.cast(f"{struct} *", ffi.from_buffer(raw))[0], ffi)
     _compare("llama_sampler_chain_default_params", lib.llama_sampler_chain_default_params(), ffi)
     for function, expected in pin().defaults["scalars"].items():
         actual = getattr(lib, function)()
         if actual != expected:
-            raise ConfigError(f"{function}() is {actual} and should be {expected}; {_WAY_OUT}")
+            raise ConfigError(f"{function}() is {actual} and should be {expected}; {_way_out()}")
 
 
 def _returned(probe: Any, probed: Any, function: str) -> tuple[bytes, int | None]:
@@ -94,8 +93,12 @@ def _compare(function: str, params: Any, ffi: Any) -> None:
         if actual != (ffi.NULL if expected[name] == "null" else expected[name]):
             raise ConfigError(
                 f"{function}().{name} is {actual!r} and should be {expected[name]!r}: "
-                f"the struct layout is another one; {_WAY_OUT}"
+                f"the struct layout is another one; {_way_out()}"
             )
+
+
+def _way_out() -> str:
+    return f"use a library of the pinned llama.cpp: {install_command()}"
 
 
 def _constants(lib: Any) -> frozenset[str]:

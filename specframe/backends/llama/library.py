@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from specframe.backends.llama import discovery, log, openmp
-from specframe.backends.llama.declarations import new_ffi, probe_ffi
+from specframe.backends.llama.declarations import install_command, new_ffi, probe_ffi
 from specframe.backends.llama.discovery import Candidate
 from specframe.backends.llama.handshake import check_layout, check_symbols, recognise
 from specframe.core.errors import ConfigError
@@ -67,8 +67,7 @@ def load_library(path: str | os.PathLike[str] | None = None) -> Library:
     listing = "".join(f"\n  - {where}: {why}" for where, why in refused)
     raise ConfigError(
         f"no usable llama.cpp library; tried:{listing}\n"
-        "Install the pinned wheel (pip install xllamacpp==2026.10.11549) or point SPECFRAME_LLAMA_LIB at a library of "
-        "the pinned version."
+        f"Install the pinned wheel ({install_command()}), or point SPECFRAME_LLAMA_LIB at a library of that version."
     )
 
 

@@ -10,7 +10,6 @@ enum ggml_backend_dev_type {
 
 size_t ggml_backend_dev_count(void);
 ggml_backend_dev_t ggml_backend_dev_get(size_t index);
-ggml_backend_dev_t ggml_backend_dev_by_name(const char *name);
 const char *ggml_backend_dev_name(ggml_backend_dev_t device);
 const char *ggml_backend_dev_description(ggml_backend_dev_t device);
 void ggml_backend_dev_memory(ggml_backend_dev_t device, size_t *free, size_t *total);

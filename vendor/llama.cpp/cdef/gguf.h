@@ -29,7 +29,6 @@ struct gguf_context *gguf_init_from_file(const char *fname, struct gguf_init_par
 void gguf_free(struct gguf_context *ctx);
 
 uint32_t gguf_get_version(const struct gguf_context *ctx);
-size_t gguf_get_alignment(const struct gguf_context *ctx);
 size_t gguf_get_data_offset(const struct gguf_context *ctx);
 
 /* A getter of the wrong type, or an id out of range, aborts the process. */
@@ -45,7 +44,6 @@ const void *gguf_get_arr_data(const struct gguf_context *ctx, int64_t key_id);
 const char *gguf_get_arr_str(const struct gguf_context *ctx, int64_t key_id, size_t i);
 
 int64_t gguf_get_n_tensors(const struct gguf_context *ctx);
-int64_t gguf_find_tensor(const struct gguf_context *ctx, const char *name);
 const char *gguf_get_tensor_name(const struct gguf_context *ctx, int64_t tensor_id);
 size_t gguf_get_tensor_offset(const struct gguf_context *ctx, int64_t tensor_id);
 const int64_t *gguf_get_tensor_ne(const struct gguf_context *ctx, int64_t tensor_id); /* always four */

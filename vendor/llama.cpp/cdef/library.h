@@ -3,10 +3,8 @@
 const char *llama_version(void);
 const char *llama_print_system_info(void);
 const char *ggml_version(void);
-const char *ggml_commit(void);
 
 void llama_backend_init(void);
-void llama_backend_free(void);
 
 size_t llama_max_devices(void);
 size_t llama_max_tensor_buft_overrides(void);
@@ -14,4 +12,3 @@ bool llama_supports_mmap(void);
 bool llama_supports_mlock(void);
 bool llama_supports_gpu_offload(void);
 bool llama_supports_rpc(void);
-int64_t llama_time_us(void);

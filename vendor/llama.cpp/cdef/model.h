@@ -57,16 +57,10 @@ struct llama_model_params {
 
 struct llama_model_params llama_model_default_params(void);
 struct llama_model *llama_model_load_from_file(const char *path_model, struct llama_model_params params);
-struct llama_model *llama_model_load_from_splits(const char **paths, size_t n_paths, struct llama_model_params params);
 void llama_model_free(struct llama_model *model);
 
 /* The writers of strings return the length they wanted, or -1 when there is nothing to write. */
-int32_t llama_model_meta_count(const struct llama_model *model);
-int32_t llama_model_meta_key_by_index(const struct llama_model *model, int32_t i, char *buf, size_t buf_size);
-int32_t llama_model_meta_val_str_by_index(const struct llama_model *model, int32_t i, char *buf, size_t buf_size);
-int32_t llama_model_meta_val_str(const struct llama_model *model, const char *key, char *buf, size_t buf_size);
 int32_t llama_model_desc(const struct llama_model *model, char *buf, size_t buf_size);
-const char *llama_model_chat_template(const struct llama_model *model, const char *name);
 
 uint64_t llama_model_size(const struct llama_model *model);
 uint64_t llama_model_n_params(const struct llama_model *model);
@@ -80,7 +74,6 @@ int32_t llama_model_n_head(const struct llama_model *model);
 int32_t llama_model_n_head_kv(const struct llama_model *model);
 int32_t llama_model_n_swa(const struct llama_model *model);
 enum llama_rope_type llama_model_rope_type(const struct llama_model *model);
-float llama_model_rope_freq_scale_train(const struct llama_model *model);
 bool llama_model_has_encoder(const struct llama_model *model);
 bool llama_model_has_decoder(const struct llama_model *model);
 bool llama_model_is_recurrent(const struct llama_model *model);

@@ -25,18 +25,13 @@ typedef struct llama_sampler_chain_params {
 struct llama_sampler_chain_params llama_sampler_chain_default_params(void);
 struct llama_sampler *llama_sampler_chain_init(struct llama_sampler_chain_params params);
 void llama_sampler_chain_add(struct llama_sampler *chain, struct llama_sampler *smpl);
-struct llama_sampler *llama_sampler_chain_get(struct llama_sampler *chain, int32_t i);
-int32_t llama_sampler_chain_n(const struct llama_sampler *chain);
 
 const char *llama_sampler_name(const struct llama_sampler *smpl);
 void llama_sampler_accept(struct llama_sampler *smpl, llama_token token);
 void llama_sampler_apply(struct llama_sampler *smpl, llama_token_data_array *cur_p);
-void llama_sampler_reset(struct llama_sampler *smpl);
 struct llama_sampler *llama_sampler_clone(const struct llama_sampler *smpl);
 void llama_sampler_copy(const struct llama_sampler *src, struct llama_sampler *dst);
 void llama_sampler_free(struct llama_sampler *smpl);
-uint32_t llama_sampler_get_seed(const struct llama_sampler *smpl);
-llama_token llama_sampler_sample(struct llama_sampler *smpl, struct llama_context *ctx, int32_t idx);
 
 struct llama_sampler *llama_sampler_init_greedy(void);
 struct llama_sampler *llama_sampler_init_dist(uint32_t seed);
@@ -50,7 +45,6 @@ struct llama_sampler *llama_sampler_init_xtc(float p, float t, size_t min_keep, 
 struct llama_sampler *llama_sampler_init_top_n_sigma(float n);
 struct llama_sampler *llama_sampler_init_mirostat(int32_t n_vocab, uint32_t seed, float tau, float eta, int32_t m);
 struct llama_sampler *llama_sampler_init_mirostat_v2(uint32_t seed, float tau, float eta);
-struct llama_sampler *llama_sampler_init_adaptive_p(float target, float decay, uint32_t seed);
 /* NULL when the grammar does not parse. */
 struct llama_sampler *llama_sampler_init_grammar(const struct llama_vocab *vocab, const char *grammar_str,
                                                  const char *grammar_root);

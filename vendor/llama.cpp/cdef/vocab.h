@@ -31,7 +31,6 @@ int32_t llama_vocab_n_tokens(const struct llama_vocab *vocab);
 
 /* An id outside the vocabulary throws through C and ends the process. */
 const char *llama_vocab_get_text(const struct llama_vocab *vocab, llama_token token);
-float llama_vocab_get_score(const struct llama_vocab *vocab, llama_token token);
 enum llama_token_attr llama_vocab_get_attr(const struct llama_vocab *vocab, llama_token token);
 bool llama_vocab_is_eog(const struct llama_vocab *vocab, llama_token token);
 bool llama_vocab_is_control(const struct llama_vocab *vocab, llama_token token);
@@ -45,11 +44,7 @@ llama_token llama_vocab_pad(const struct llama_vocab *vocab);
 llama_token llama_vocab_mask(const struct llama_vocab *vocab);
 bool llama_vocab_get_add_bos(const struct llama_vocab *vocab);
 bool llama_vocab_get_add_eos(const struct llama_vocab *vocab);
-bool llama_vocab_get_add_sep(const struct llama_vocab *vocab);
 const llama_token *llama_vocab_get_suppress_tokens(const struct llama_vocab *vocab, int32_t *n_suppress_tokens);
-llama_token llama_vocab_fim_pre(const struct llama_vocab *vocab);
-llama_token llama_vocab_fim_suf(const struct llama_vocab *vocab);
-llama_token llama_vocab_fim_mid(const struct llama_vocab *vocab);
 
 /* All three: a negative answer is minus the room that was needed. */
 int32_t llama_tokenize(const struct llama_vocab *vocab, const char *text, int32_t text_len, llama_token *tokens,
