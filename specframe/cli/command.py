@@ -67,11 +67,11 @@ def command(app: typer.Typer, name: str) -> Callable[[_F], _F]:
 
         @functools.wraps(function)
         def run(*, verbose: int, **values: Any) -> None:
-            for group, (kind, names) in groups.items():
-                values[group] = kind.from_cli({n: values.pop(n) for n in names})
             if "verbose" in signature.parameters:
                 values["verbose"] = verbose
             with reporting_errors(verbose):
+                for group, (kind, names) in groups.items():
+                    values[group] = kind.from_cli({n: values.pop(n) for n in names})
                 function(**values)
 
         if "verbose" in signature.parameters:

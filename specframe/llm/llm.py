@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import threading
 import weakref
@@ -87,7 +88,7 @@ class LLMInfo:
         return {**attrs.asdict(self), "path": str(self.path), "chat_templates": list(self.chat_templates)}
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Parts:
     """What has to be closed, in this order; kept apart so that a finalizer can hold it."""
 
@@ -109,6 +110,22 @@ class _Parts:
                 self.target.close()
             finally:
                 self.close_model()
+
+    def halt(self) -> None:
+        """Wait for the step that is running, and let no other thread begin one."""
+        # Never released. Closing instead would raise ClosedError in daemon threads that stream, on stderr, while the
+        # interpreter exits; and letting them run would tear the library down under a computation.
+        self.engine._lock.acquire()  # noqa: SLF001
+
+
+_open: weakref.WeakSet[_Parts] = weakref.WeakSet()
+
+
+@atexit.register
+def _halt_all() -> None:
+    for parts in list(_open):
+        if not parts.closed:
+            parts.halt()
 
 
 class LLM:
@@ -143,9 +160,11 @@ class LLM:
         self._template: ChatTemplate | None = None
         self._sampling = sampling
         self._told_bos = False
-        # The finalizer also runs at interpreter exit, while everything it needs still exists.
         self._parts = _Parts(self._engine, target, close_model)
         self._finalizer = weakref.finalize(self, self._parts.close)
+        # At interpreter exit nothing is freed (the operating system does that), but everything comes to rest.
+        self._finalizer.atexit = False
+        _open.add(self._parts)
 
     # -- facts --------------------------------------------------------------------------------------------------------
 
@@ -329,8 +348,11 @@ def _finish(generation: Generation) -> Completion:
 
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:
-    try:
-        return [token.__index__() for token in prompt]
-    except (AttributeError, TypeError) as error:
-        msg = f"a prompt is a text or a sequence of token ids, not {prompt!r:.80}"
-        raise ConfigError(msg) from error
+    # bytes would pass as a sequence of small integers
+    if not isinstance(prompt, bytes | bytearray):
+        try:
+            return [token.__index__() for token in prompt]
+        except (AttributeError, TypeError):
+            pass
+    msg = f"a prompt is a text or a sequence of token ids, not {prompt!r:.80}"
+    raise ConfigError(msg)

@@ -171,6 +171,8 @@ def test_prompts_are_text_or_token_ids() -> None:
         assert llm.generate(np.array([BOS, 40, 41]), max_tokens=1).prompt_tokens == 3  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="a text or a sequence of token ids"):
             llm.generate([1.5], max_tokens=1)  # type: ignore[list-item]
+        with pytest.raises(ConfigError, match="a text or a sequence of token ids"):
+            llm.generate(b"abc", max_tokens=1)
         with pytest.raises(ConfigError, match="outside the vocabulary"):
             llm.generate([10**9], max_tokens=1)
         with pytest.raises(ConfigError, match="parse_special"):

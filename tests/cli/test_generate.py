@@ -1,0 +1,221 @@
+"""``specframe generate``: prompts, options, JSON, exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import specframe
+from specframe.cli.sampling import FLAGS, SamplingFlags
+from specframe.core.errors import ConfigError
+from specframe.core.sampling import SamplingParams
+
+Cli = Callable[..., Any]
+GREEDY = ("--temperature", "0", "-n", "12")
+
+
+@pytest.fixture
+def model(zoo: Callable[[str], Path]) -> Path:
+    return zoo("llama-chat")
+
+
+def test_text_is_that_of_the_python_api(cli: Cli, model: Path) -> None:
+    with specframe.load(model) as llm:
+        expected = llm.generate("abc", max_tokens=12, temperature=0).text
+    answer = cli("generate", model, "-p", "abc", *GREEDY)
+    assert (answer.code, answer.out) == (0, expected if expected.endswith("\n") else expected + "\n")
+    assert answer.err == ""
+
+
+def test_prompts_come_from_one_of_three_places(cli: Cli, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("abc\n")
+    expected = cli("generate", model, "--prompt", "abc", *GREEDY)
+    assert cli("generate", model, "--prompt-file", file, *GREEDY) == expected
+    assert cli("generate", model, *GREEDY, stdin="abc\n") == expected
+    assert cli("generate", model, "--prompt-file", "-", *GREEDY, stdin="abc\r\n") == expected
+    with_line_end, without = (
+        cli("generate", model, "--json", "-p", p, *GREEDY).document["prompt_tokens"] for p in ("abc\n", "abc")
+    )
+    assert with_line_end == without + 1
+
+
+@pytest.mark.parametrize("strategy", ["none", "ngram-k"])
+def test_json_has_everything(cli: Cli, model: Path, strategy: str) -> None:
+    answer = cli("generate", model, "-p", "abcabcabc", "-s", strategy, "--json", "--logprobs", "1", *GREEDY)
+    assert answer.code == 0
+    document = answer.document
+    assert set(document) >= {
+        "text", "tokens", "finish_reason", "prompt_tokens", "completion_tokens", "strategy", "stats", "model",
+        "logprobs",
+    }  # fmt: skip
+    assert document["strategy"] == strategy
+    assert document["finish_reason"] == "length"
+    assert document["completion_tokens"] == len(document["tokens"]) == len(document["logprobs"]) == 12
+    stats = document["stats"]
+    assert set(stats) >= {
+        "steps", "drafted", "verified", "accepted", "emitted", "acceptance_rate", "mean_accepted_length",
+        "acceptance_per_position", "rollbacks", "seconds", "ttft_s", "tokens_per_second",
+        "sustained_tokens_per_second", "inactive_reason",
+    }  # fmt: skip
+    assert set(stats["seconds"]) >= {
+        "prompt", "target_submit", "target_wait", "process", "draft", "accept", "checkpoint",
+    }  # fmt: skip
+    assert stats["emitted"] == 12
+
+
+def test_drafting_does_not_change_the_text(cli: Cli, model: Path) -> None:
+    prompt = ("generate", model, "-p", "abcdefabcdefabcdef", "--json", "--temperature", "0", "-n", "60")
+    plain = cli(*prompt).document
+    drafted = cli(*prompt, "-s", "ngram-k", "-o", "n=2", "-o", "m=8").document
+    assert drafted["tokens"] == plain["tokens"]
+    assert drafted["stats"]["drafted"] > 0
+
+
+def test_a_seed_is_repeatable(cli: Cli, model: Path) -> None:
+    prompt = ("generate", model, "-p", "abc", "--json", "-n", "20", "--temperature", "1.5")
+    first, again = (cli(*prompt, "--seed", "7").document for _ in range(2))
+    assert first["tokens"] == again["tokens"]
+    assert first["stats"]["seed"] == 7
+
+
+def test_stop_strings(cli: Cli, model: Path) -> None:
+    text = cli("generate", model, "-p", "abc", "--json", *GREEDY).document["text"]
+    stop = text[3:5]
+    document = cli("generate", model, "-p", "abc", "--json", *GREEDY, "--stop", stop, "--stop", "\x00").document
+    assert document["text"] == text[: text.index(stop)]
+    assert (document["finish_reason"], document["stop_detail"]) == ("stop", "stop-string")
+
+
+def test_special_tokens_are_text_unless_asked_for(cli: Cli, model: Path) -> None:
+    prompt = ("generate", model, "-p", "<|im_start|>", "--json", "-n", "0")
+    assert cli(*prompt, "--parse-special").document["prompt_tokens"] < cli(*prompt).document["prompt_tokens"]
+
+
+def test_context_is_brought_down_with_a_warning(cli: Cli, model: Path) -> None:
+    answer = cli("generate", model, "-p", "abc", "-n", "1", "--ctx", "100000000")
+    assert answer.code == 0
+    assert "WARNING: n_ctx 100000000 is more than" in answer.err
+
+
+def test_statistics_on_request(cli: Cli, model: Path) -> None:
+    assert "12 generated" in cli("generate", model, "-p", "abc", "--stats", *GREEDY).err
+    drafted = cli("generate", model, "-p", "abcabcabcabc", "-s", "ngram-k", "-o", "n=2", "-v", *GREEDY)
+    assert "strategy ngram-k" in drafted.err
+    assert "strategy" not in cli("generate", model, "-p", "abc", "-v", "--no-stats", *GREEDY).err
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--top-p", "3"], "top_p"),
+        (["-o", "n=3"], "--option needs a strategy"),
+        (["-d", "x.gguf"], "--draft needs a strategy"),
+        (["-s", "ngramk"], "'ngram-k'"),
+        (["-s", "ngram-k", "-o", "nn=3"], "no option 'nn'"),
+        (["-s", "ngram-k", "-o", "n"], "name=value"),
+        (["-s", "ngram-k", "-d", "nowhere.gguf"], "nowhere.gguf"),
+        (["--prompt-file", "nowhere"], "not both"),
+        (["--logit-bias", "x"], "TOKEN=BIAS"),
+        (["--grammar", "root ::= ("], "grammar"),
+        (["--grammar", "a", "--grammar-file", "b"], "not both"),
+        (["--grammar-file", "nowhere"], "cannot read the grammar"),
+        (["--library", "nowhere.so"], "nowhere.so"),
+        (["--temprature", "1"], "--temperature"),
+        (["-n", "-1"], "--max-tokens"),
+        (["--stop", ""], "stop"),
+    ],
+)
+def test_what_cannot_work_is_exit_2_and_one_clear_message(
+    cli: Cli, model: Path, options: list[str], problem: str
+) -> None:
+    answer = cli("generate", model, "-p", "x", *options)
+    assert answer.code == 2
+    assert problem in answer.err
+    assert "Traceback" not in answer.err
+    assert answer.out == ""
+
+
+def test_no_traceback_unless_verbose(cli: Cli) -> None:
+    quiet = cli("generate", "nowhere.gguf", "-p", "x")
+    assert quiet.err == "specframe: error: there is no file 'nowhere.gguf'\n"
+    assert "Traceback" in cli("generate", "nowhere.gguf", "-p", "x", "-v").err
+
+
+def test_a_prompt_that_is_no_text(cli: Cli, model: Path) -> None:
+    answer = cli("generate", model, stdin=b"\xff\xfe")
+    assert (answer.code, answer.out) == (2, "")
+    assert "cannot read the prompt" in answer.err
+
+
+def test_failures_while_running_are_exit_1(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise specframe.BackendError("the device is gone")
+
+    monkeypatch.setattr("specframe.llm.load", fail)
+    answer = cli("generate", model, "-p", "x")
+    assert (answer.code, answer.err) == (1, "specframe: error: the device is gone\n")
+
+
+def test_an_interrupt_keeps_what_was_said(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = cli("generate", model, "-p", "abc", "--json", *GREEDY).document
+    step = specframe.Engine.step
+    seen: list[int] = []
+
+    def interrupted(engine: specframe.Engine) -> bool:
+        seen.append(1)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        return step(engine)
+
+    monkeypatch.setattr(specframe.Engine, "step", interrupted)
+    answer = cli("generate", model, "-p", "abc", "--json", *GREEDY)
+    assert answer.code == 130
+    assert answer.document["finish_reason"] == "cancelled"
+    assert 0 < len(answer.document["tokens"]) < 12
+    assert whole["text"].startswith(answer.document["text"])
+
+
+# -- sampling options -------------------------------------------------------------------------------------------------
+
+
+def test_every_sampling_parameter_is_an_option() -> None:
+    assert {flag.name for flag in FLAGS} == {field.name for field in attrs.fields(SamplingParams)}
+
+
+def parsed(**given: Any) -> SamplingParams:
+    values = {p.name: p.default for p in SamplingFlags.cli_parameters()} | given
+    return SamplingFlags.from_cli(values).params
+
+
+def test_options_that_are_not_given_keep_their_defaults() -> None:
+    assert parsed() == SamplingParams()
+
+
+def test_options_reach_their_parameters(tmp_path: Path) -> None:
+    grammar = tmp_path / "g.gbnf"
+    grammar.write_text('root ::= "a"')
+    params = parsed(
+        top_k=0, logit_bias=["3=-inf", "4=1.5"], dry_sequence_breakers=["x"], ignore_eos=True, grammar_file=grammar
+    )
+    expected: dict[str, Any] = {"logit_bias": {3: float("-inf"), 4: 1.5}, "dry_sequence_breakers": ("x",)}
+    assert params == SamplingParams(top_k=0, ignore_eos=True, grammar='root ::= "a"', **expected)
+    with pytest.raises(ConfigError, match="TOKEN=BIAS"):
+        parsed(logit_bias=["a=1"])
+
+
+def test_present_penalty_is_accepted(cli: Cli, model: Path) -> None:
+    prompt = ("generate", model, "-p", "abcabc", "--json", *GREEDY)
+    both = [cli(*prompt, name, "1.9").document["tokens"] for name in ("--presence-penalty", "--present-penalty")]
+    assert both[0] == both[1]
+    assert both[0] != cli(*prompt).document["tokens"]
+
+
+def test_help_shows_defaults(cli: Cli) -> None:
+    answer = cli("generate", "--help")
+    assert answer.code == 0
+    assert "0.95" in answer.out
