@@ -190,6 +190,7 @@ def test_rows_come_in_batch_order(zoo: Zoo) -> None:
 
 def test_rows_are_a_read_only_view_of_native_memory(model: Model) -> None:
     with Context(model, n_ctx=256, n_threads=1) as context:
+        assert context.logits().shape == (0, 288)
         context.decode([BatchEntry(0, 0, [1, 2, 3], 0)])
         assert context.logits().shape == (0, 288)
         context.decode([BatchEntry(0, 3, [1, 2, 3], 2)])

@@ -159,6 +159,8 @@ class Context:
                     raise BackendError(msg)
                 # Sorts the rows into batch order and waits.
                 pointer = self._get_logits(handle)
+                if not pointer:
+                    raise failure("reading logits", meaning="the context has none", rows=n_rows)
                 view = memoryview(self._buffer(pointer, n_rows * self._row_bytes)).toreadonly()
                 rows = self._rows = np.frombuffer(view, _FLOAT32).reshape(n_rows, self.n_vocab)
             return rows
