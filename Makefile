@@ -12,8 +12,8 @@ PYTEST_WORKERS ?= 2
 PYTEST_ARGS    ?=
 
 # Branch coverage below which `make test` fails, in percent.
-COVERAGE_CORE ?= 0
-COVERAGE_ALL  ?= 0
+COVERAGE_CORE ?= 88
+COVERAGE_ALL  ?= 90
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format types layers docs dist changelog pytest coverage bench lock venv venv-demo clean
