@@ -218,19 +218,21 @@ class Engine:
 
     def _admit(self) -> None:
         while self._queue and self._free:
-            active = self._queue.popleft()
+            active = self._queue[0]
             slot = self._pick_slot(active.request)
+            try:
+                # An interrupt in here leaves the request queued and the sequence free, marked as unknown.
+                active.stats.cached_tokens = slot.start(active.request.prompt, reuse=active.request.reuse_prefix)
+            except SessionPoisonedError as error:
+                log.error("one sequence less: %s", error)  # noqa: TRY400 -- the message says it all
+                self._free.remove(slot)
+                continue
+            self._queue.popleft()
             self._free.remove(slot)
             self._running.append(active)
-            active.slot = slot
-            try:
-                active.stats.cached_tokens = slot.start(active.request.prompt, reuse=active.request.reuse_prefix)
-            except SessionPoisonedError as poisoned:
-                active.error = poisoned
-                continue
             active.start(slot)
-            if active.drafter is not None and (error := active.drafter.begin(slot.seq, active.history)):
-                active.deactivate(f"strategy-error: {error}")
+            if active.drafter is not None and (failed := active.drafter.begin(slot.seq, active.history)):
+                active.deactivate(f"strategy-error: {failed}")
             self._observers.request_started(slot.seq, active.request, slot.n_past)
         if self._queue and not self._free and not self._running:
             for active in self._queue:

@@ -57,6 +57,10 @@ class TargetInfo:
     """Tokens that can be cut after a decode; only read when ``rollback`` is BOUNDED."""
     n_outputs: int | None = None
     """Most logits rows in one decode; None means ``n_batch``."""
+    exact_width: int | None = None
+    """Most tokens of one sequence in one decode that are evaluated as single tokens would be; verifications keep to it.
+    None: any number. Kernels for wide batches may round differently.
+    """
     provides: Need = Need.NONE
 
     @property

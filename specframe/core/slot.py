@@ -92,12 +92,12 @@ class Slot:
 
     def reset(self) -> None:
         """Forget all memory. Raises SessionPoisonedError when even that fails."""
-        self.poisoned = True
+        self.in_flight = True  # an interrupt from here on leaves memory unknown
         try:
             self._target.clear(self.seq)
         except BackendError as error:
+            self.poisoned = True
             msg = f"sequence {self.seq} cannot be cleared and is given up: {error}"
             raise SessionPoisonedError(msg) from error
         self.n_past = 0
-        self.poisoned = False
         self.in_flight = False

@@ -44,6 +44,8 @@ class Stepper:
         self._target = target
         self._info = target.info
         self._observers = observers
+        widest = max(1, self._info.n_batch // self._info.n_seq)
+        self._widest = widest if self._info.exact_width is None else min(widest, self._info.exact_width)
 
     def step(self, running: Sequence[ActiveRequest]) -> None:
         """Advance every running request: those in their prompt by one chunk, the others by one verification."""
@@ -62,26 +64,26 @@ class Stepper:
 
     def _in_prompt(self, active: ActiveRequest, slot: Slot) -> bool:
         """Evaluating a prompt, or replaying committed tokens after memory had to be cleared."""
-        return active.stats.emitted == 0 or slot.n_pending > max(1, self._info.n_batch // self._info.n_seq)
+        return active.stats.emitted == 0 or slot.n_pending > self._widest
 
     def _prefill(self, waiting: Sequence[tuple[ActiveRequest, Slot]]) -> None:
-        """One batch of whole prompt chunks, so that each prompt is cut at the same places in any company."""
-        room = self._info.n_batch
-        work: list[_Work] = []
-        for active, slot in waiting:
-            chunk = slot.tokens[slot.n_past : slot.n_past + self._info.n_batch]
-            if len(chunk) > room:
-                break
-            room -= len(chunk)
-            work.append(_Work(active, slot, InFlight(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending))))
+        """One chunk of the prompt that waits for longest, alone in its batch.
+
+        Company would change how llama.cpp divides the batch among kernels, and with that the last bits of the logits.
+        """
+        active, slot = waiting[0]
+        n_past, n_prompt = slot.n_past, active.stats.prompt_tokens
+        # Replayed tokens are evaluated as they were at first: the prompt in wide chunks, generated ones in narrow ones.
+        width = n_prompt - n_past if n_past < n_prompt else self._info.exact_width or self._info.n_batch
+        chunk = slot.tokens[n_past : n_past + min(width, self._info.n_batch)]
+        work = [_Work(active, slot, InFlight(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending)))]
         self._run(work, "prompt", "prompt")
-        for w in work:
-            progress = w.active.request.on_prompt_progress
-            if progress is not None and w.active.error is None and w.active.stats.emitted <= 1:
-                try:
-                    progress(w.slot.n_past, w.active.stats.prompt_tokens)
-                except Exception as error:  # noqa: BLE001 -- the caller's own callback: its consumer gets the error
-                    w.active.error = error
+        progress = active.request.on_prompt_progress
+        if progress is not None and active.error is None and active.stats.emitted <= 1:
+            try:
+                progress(slot.n_past, active.stats.prompt_tokens)
+            except Exception as error:  # noqa: BLE001 -- the caller's own callback: its consumer gets the error
+                active.error = error
 
     # -- drafting -----------------------------------------------------------------------------------------------------
 
@@ -102,7 +104,7 @@ class Stepper:
             w.active.stats.decode_s += elapsed
 
     def _draft_budget(self, w: _Work, n_sharing: int) -> int:
-        """Most draft tokens that can be verified now: budget, context, batch, logits rows, depth of the rollback."""
+        """Most draft tokens that can be verified now: budget, context, batch, logits rows, exact width, rollback."""
         if w.active.drafter is None or w.active.scheduler is None:
             return 0
         info = self._info
@@ -111,6 +113,8 @@ class Stepper:
             info.n_batch // n_sharing - len(w.item.tokens),
             info.max_outputs // n_sharing - 1,
         )
+        if info.exact_width is not None:
+            budget = min(budget, info.exact_width - len(w.item.tokens))
         if info.rollback is Rollback.BOUNDED:
             budget = min(budget, info.rollback_depth)
         return w.active.scheduler.limit(budget) if budget > 0 else 0

@@ -18,6 +18,10 @@ from specframe.core.errors import ConfigError
 from specframe.core.ports import BatchEntry, Checkpoint, Logits, Rollback, Target, TargetInfo
 from specframe.core.sampling import SamplingParams
 
+#: From this many query rows of a sequence on, ggml's CPU flash attention works in tiles, which round differently
+#: (``GGML_FA_TILE_Q`` in ``ggml/src/ggml-cpu/common.h``).
+TILED_ROWS = 64
+
 
 class LlamaTarget(Target):
     """Implements ``specframe.core.ports.Target`` over a model that stays the caller's to close.
@@ -48,6 +52,7 @@ class LlamaTarget(Target):
             rollback=context.rollback,
             rollback_depth=context.n_rs_seq if context.rollback is Rollback.BOUNDED else 0,
             n_outputs=context.n_outputs_max,
+            exact_width=TILED_ROWS - 1 if context.options.flash_attn else None,
             provides=model.facts.provides,
         )
 
