@@ -26,8 +26,8 @@ class Slot:
         self.n_past = 0
         self.poisoned = False
         """Memory could not even be cleared: the sequence is given up."""
-        self.in_flight = False
-        """Memory is ahead of ``n_past``: a decode was submitted and not reconciled yet."""
+        self.in_flight = True
+        """Memory is unknown: a decode was submitted and not reconciled yet, or nobody looked at it so far."""
         self.last_used = 0
 
     @property
