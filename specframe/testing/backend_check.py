@@ -46,6 +46,8 @@ def check_backend(
             rule(_Bench(target, tuple(tokens), atol))
         except ContractError as error:
             raise ContractError(f"{name}: {error}") from error
+        except Exception as error:
+            raise ContractError(f"{name}: the target raised {type(error).__name__}: {error}") from error
         finally:
             target.close()
         done.append(name)

@@ -152,7 +152,7 @@ def make_junk(kind: JunkKind, request: DraftRequest, context: StrategyContext) -
     made: dict[JunkKind, Callable[[], Any]] = {
         "empty": lambda: (),
         "long": lambda: [last] * (10 * budget + 100),
-        "special": lambda: special * budget,
+        "special": lambda: (special * budget)[:budget],
         "generator": lambda: (last for _ in range(budget)),
         "endless": lambda: itertools.repeat(last),
         "array": lambda: np.full(budget, last, dtype=np.int32),

@@ -91,7 +91,7 @@ def check_strategy(
     if long > 2 * short + 64:
         raise StrategyContractError(
             f"strategy {spec.name!r}: the work per step must not grow with the context, but it reads {short:.0f} "
-            f"committed tokens in a context of 200 and {long:.0f} in one of 2000; keep an index and extend it in observe()"
+            f"committed tokens in a context of 200 and {long:.0f} in one of 2000; keep an index, extend it in observe()"
         )
     return check.report(short, long)
 
@@ -179,7 +179,7 @@ class _Check:
         if drafts[0] != drafts[2]:
             raise StrategyContractError(
                 f"strategy {self._spec.name!r}: an earlier request must not change what is drafted, but the same "
-                "request drafted otherwise the second time; keep state in the object or per sequence, and forget it at its end"
+                "request drafted otherwise the second time; keep state in the object or per sequence, and forget it"
             )
 
     def work_per_step(self, n_prompt: int) -> float:
