@@ -7,12 +7,13 @@ sequences concerned and of no others.
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from specframe.core.errors import ConfigError, StrategyError
 from specframe.core.history import History
-from specframe.core.ports import BatchEntry
+from specframe.core.ports import Decoded
 from specframe.core.strategy import (
     BatchStrategy,
     DraftRequest,
@@ -29,11 +30,16 @@ log = logging.getLogger(__name__)
 class Drafter(Protocol):
     """A strategy as the engine drives it. No method but ``close`` of a built drafter raises an Exception."""
 
-    def begin(self, seq: int, history: History) -> StrategyError | None:
-        """A request starts on ``seq``."""
+    layers: Sequence[int]
+    """Layers whose inputs ``process`` needs."""
+    processes: bool
+    """``process`` wants to be called at all."""
+
+    def begin(self, seq: int, history: History, n_held: int) -> int | StrategyError:
+        """A request starts on ``seq``; answers how many of the ``n_held`` tokens need not be evaluated again."""
         ...
 
-    def process(self, batch: Sequence[BatchEntry]) -> StrategyError | None:
+    def process(self, batch: Sequence[Decoded]) -> StrategyError | None:
         """The target decoded ``batch``."""
         ...
 
@@ -88,16 +94,18 @@ class _RequestDrafter:
     def __init__(self, cls: type[Strategy], spec: StrategySpec, context: StrategyContext) -> None:
         self._cls, self._spec, self._context = cls, spec, context
         self._live: dict[int, Strategy] = {}
+        self.layers: Sequence[int] = ()
+        self.processes = False
 
-    def begin(self, seq: int, history: History) -> StrategyError | None:
+    def begin(self, seq: int, history: History, n_held: int) -> int | StrategyError:
         def start() -> None:
             strategy = self._cls(self._spec.options, self._context)
             self._live[seq] = strategy
             strategy.begin(history)
 
-        return _guard(self._spec.name, "begin", start)
+        return _guard(self._spec.name, "begin", start) or n_held
 
-    def process(self, batch: Sequence[BatchEntry]) -> None:
+    def process(self, batch: Sequence[Decoded]) -> None:
         """Strategies that draft from tokens alone have nothing to process."""
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Proposal | StrategyError]:
@@ -134,11 +142,19 @@ class _BatchDrafter:
     def __init__(self, strategy: BatchStrategy, n_vocab: int) -> None:
         self._strategy, self._n_vocab = strategy, n_vocab
         self._name = type(strategy).name
+        self.layers: Sequence[int] = tuple(strategy.layers)
+        self.processes = True
 
-    def begin(self, seq: int, history: History) -> StrategyError | None:
-        return _guard(self._name, "begin", lambda: self._strategy.begin(seq, history))
+    def begin(self, seq: int, history: History, n_held: int) -> int | StrategyError:
+        try:
+            keep = operator.index(self._strategy.begin(seq, history, n_held))
+            if not 0 <= keep <= n_held:
+                raise StrategyError(self._name, f"begin() answered {keep}, which is not between 0 and {n_held}")  # noqa: TRY301 -- one place blames
+        except Exception as error:  # noqa: BLE001 -- see _guard
+            return _blame(self._name, "begin", error)
+        return keep
 
-    def process(self, batch: Sequence[BatchEntry]) -> StrategyError | None:
+    def process(self, batch: Sequence[Decoded]) -> StrategyError | None:
         return _guard(self._name, "process", lambda: self._strategy.process(batch))
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Proposal | StrategyError]:

@@ -16,14 +16,14 @@ import attrs
 from typing_extensions import Self
 
 from specframe.core.drafting import Drafter, build_drafter
-from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError
+from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError, StrategyError
 from specframe.core.generation import Generation
 from specframe.core.observer import Observer, Observers
 from specframe.core.ports import Target
 from specframe.core.request import FinishReason, Request
 from specframe.core.scheduler import Adaptive, DraftScheduler
 from specframe.core.sequence import ActiveRequest
-from specframe.core.slot import Slot
+from specframe.core.slot import PromptCheckpoints, Slot
 from specframe.core.step import Stepper
 from specframe.core.strategy import StrategyContext, StrategySpec
 
@@ -36,6 +36,7 @@ class Engine:
     Args:
         target: the model; stays open when the engine is closed.
         observers: told about starts, steps and ends.
+        checkpoints: how many checkpoints of prompts are kept where memory cannot be cut.
         scheduler: makes the object that decides draft lengths of one request;
         :class:`~specframe.core.scheduler.Adaptive`
             unless given.
@@ -50,6 +51,7 @@ class Engine:
         *,
         observers: Sequence[Observer] = (),
         scheduler: Callable[[], DraftScheduler] | None = None,
+        checkpoints: PromptCheckpoints | None = None,
     ) -> None:
         info = target.info
         if min(info.n_batch, info.max_outputs) < info.n_seq:
@@ -59,8 +61,8 @@ class Engine:
         self._info = info
         self._observers = Observers(observers)
         self._scheduler = scheduler or Adaptive
-        self._stepper = Stepper(target, self._observers)
-        self._context = StrategyContext(target=info, vocab=target.vocab)
+        self._stepper = Stepper(target, self._observers, checkpoints or PromptCheckpoints())
+        self._context = StrategyContext(target=info, vocab=target.vocab, services=target.services)
         self._free = [Slot(target, seq) for seq in range(info.n_seq)]
         self._queue: deque[ActiveRequest] = deque()
         self._running: list[ActiveRequest] = []
@@ -171,7 +173,13 @@ class Engine:
         drafter = self._drafters.get(spec)
         if drafter is None:
             context = attrs.evolve(self._context, draft_path=spec.draft_path)
-            drafter = self._drafters[spec] = build_drafter(spec, context)
+            drafter = build_drafter(spec, context)
+            try:
+                self._target.enable(spec.cls.needs, drafter.layers)
+            except BaseException:
+                drafter.close()
+                raise
+            self._drafters[spec] = drafter
         active.drafter = drafter
         active.scheduler = self._scheduler()
 
@@ -222,7 +230,7 @@ class Engine:
             slot = self._pick_slot(active.request)
             try:
                 # An interrupt in here leaves the request queued and the sequence free, marked as unknown.
-                active.stats.cached_tokens = slot.start(active.request.prompt, reuse=active.request.reuse_prefix)
+                slot.start(active.request.prompt, reuse=active.request.reuse_prefix)
             except SessionPoisonedError as error:
                 log.error("one sequence less: %s", error)  # noqa: TRY400 -- the message says it all
                 self._free.remove(slot)
@@ -231,13 +239,25 @@ class Engine:
             self._free.remove(slot)
             self._running.append(active)
             active.start(slot)
-            if active.drafter is not None and (failed := active.drafter.begin(slot.seq, active.history)):
-                active.deactivate(f"strategy-error: {failed}")
+            self._begin_drafting(active, slot)
+            active.stats.cached_tokens = slot.n_past
             self._observers.request_started(slot.seq, active.request, slot.n_past)
         if self._queue and not self._free and not self._running:
             for active in self._queue:
                 active.error = SessionPoisonedError("no usable sequence is left; load the model anew")
             self._queue_out()
+
+    def _begin_drafting(self, active: ActiveRequest, slot: Slot) -> None:
+        if active.drafter is None:
+            return
+        held = active.drafter.begin(slot.seq, active.history, slot.n_past)
+        if isinstance(held, StrategyError):
+            active.deactivate(f"strategy-error: {held}")
+            return
+        try:
+            slot.shrink(held)
+        except SessionPoisonedError as error:
+            active.error = error
 
     def _pick_slot(self, request: Request) -> Slot:
         """The free sequence that holds most of the prompt; among equals the one idle for longest."""

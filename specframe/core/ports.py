@@ -7,7 +7,7 @@ A backend implements these Protocols; ``specframe.testing.ScriptedTarget`` is th
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import attrs
@@ -15,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from specframe.core.sampling import SamplingParams
+
+#: Rows of numbers ``(rows, width)``, float32, read-only for their readers.
+Rows: TypeAlias = npt.NDArray[np.float32]
 
 #: Logits: one row ``(n_vocab,)`` or several ``(rows, n_vocab)``, float32, read-only for the core.
 Logits: TypeAlias = npt.NDArray[np.float32]
@@ -36,7 +39,10 @@ class Rollback(enum.Enum):
     TRUNCATE = "truncate"
     """Any tail can be cut (dense attention)."""
     BOUNDED = "bounded"
-    """At most ``rollback_depth`` tokens, and only ones written by the last decode of that sequence, can be cut."""
+    """At most ``rollback_depth`` tokens, and only ones written by the last decode of that sequence, can be cut.
+
+    All but the first token of that decode, to be exact: ``k <= min(rollback_depth, tokens in the last decode - 1)``.
+    """
     SNAPSHOT = "snapshot"
     """Nothing can be cut; a checkpoint taken before the decode can be restored."""
 
@@ -55,6 +61,8 @@ class TargetInfo:
     rollback: Rollback = Rollback.TRUNCATE
     rollback_depth: int = 0
     """Tokens that can be cut after a decode; only read when ``rollback`` is BOUNDED."""
+    checkpoints: bool = True
+    """``checkpoint`` and ``restore`` work; always so when ``rollback`` is SNAPSHOT."""
     n_outputs: int | None = None
     """Most logits rows in one decode; None means ``n_batch``."""
     exact_width: int | None = None
@@ -79,6 +87,23 @@ class BatchEntry:
     tokens: Sequence[int]
     n_outputs: int
     """Logits rows wanted: those of the last ``n_outputs`` tokens."""
+
+
+@attrs.frozen
+class Decoded:
+    """Tokens of one sequence that the target has evaluated, with the features a strategy asked for.
+
+    The arrays are views that are valid during ``process`` only; copy what must last.
+    """
+
+    seq: int
+    pos: int
+    """Position of ``tokens[0]``."""
+    tokens: Sequence[int]
+    hidden: Rows | None = None
+    """Hidden state after the last layer ``(len(tokens), n_embd)``; with Need.HIDDEN."""
+    layer_inputs: Mapping[int, Rows] = attrs.field(factory=dict)
+    """Input of each layer asked for ``(len(tokens), n_embd)``; with Need.LAYER_INPUTS."""
 
 
 class Vocab(Protocol):
@@ -176,6 +201,22 @@ class Target(Protocol):
         """
         ...
 
+    def enable(self, needs: Need, layers: Sequence[int] = ()) -> None:
+        """Compute features from the next decode on; adds to what was enabled before. ConfigError when it cannot."""
+        ...
+
+    def decoded(self) -> Sequence[Decoded]:
+        """The batch of the last decode with the features that are enabled, entry by entry; waits until they are there.
+
+        Valid until the next ``decode``.
+        """
+        ...
+
+    @property
+    def services(self) -> object:
+        """What strategies written for this backend build on (contexts for draft models); opaque to the core."""
+        ...
+
     def n_past(self, seq: int) -> int:
         """Tokens the memory of ``seq`` holds now, asked from the memory itself."""
         ...
@@ -188,8 +229,12 @@ class Target(Protocol):
         """Forget everything of ``seq``; works on every kind of memory and after any failure."""
         ...
 
-    def checkpoint(self, seq: int) -> Checkpoint:
-        """Save what ``truncate`` cannot bring back. Raises BackendError when there is no room."""
+    def checkpoint(self, seq: int, *, lasting: bool = False) -> Checkpoint:
+        """Save what ``truncate`` cannot bring back. Raises BackendError when there is no room.
+
+        A checkpoint that is not ``lasting`` may become invalid with the next one of the same sequence, which lets a
+        backend keep it where it is cheapest (in device memory).
+        """
         ...
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -9,10 +9,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import attrs
+
 from specframe.core.errors import BackendError, RollbackError, SessionPoisonedError
 from specframe.core.ports import Checkpoint, Rollback, Target
 
 log = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class PromptCheckpoints:
+    """How many checkpoints of its prompt a sequence keeps, for memory that cannot be cut (recurrent layers).
+
+    They let a later prompt that shares only a part of an earlier one start from there. With a count of 0 everything
+    still works; such a prompt is then evaluated from its beginning.
+    """
+
+    count: int = attrs.field(default=8, validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)])
+    interval: int = attrs.field(default=2048, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    """Tokens between two checkpoints of a long prompt."""
+    tail: int = attrs.field(default=4, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    """The last checkpoint is this many tokens before the end of the prompt, where a next turn often departs."""
+    max_bytes: int = attrs.field(default=1 << 30, validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)])
+    """Most memory the checkpoints of one sequence may take."""
 
 
 class Slot:
@@ -23,6 +42,8 @@ class Slot:
         self._kind = target.info.rollback
         self.seq = seq
         self.tokens: list[int] = []
+        self.checkpoints: list[Checkpoint] = []
+        """Lasting checkpoints of prefixes of ``tokens``, shortest first; only for memory that cannot be cut freely."""
         self.n_past = 0
         self.poisoned = False
         """Memory could not even be cleared: the sequence is given up."""
@@ -50,15 +71,40 @@ class Slot:
     def start(self, prompt: Sequence[int], *, reuse: bool) -> int:
         """Take ``prompt`` as the committed tokens; returns how many of them memory still holds."""
         self.ensure_settled()
-        keep = self.common_prefix(prompt) if reuse else 0
-        if keep < self.n_past:
-            # Without free truncation a part of the memory cannot be kept, only the whole.
-            if keep == 0 or self._kind is not Rollback.TRUNCATE:
-                self.reset()
-            else:
-                self.cut(keep)
+        self.shrink(self.common_prefix(prompt) if reuse else 0)
         self.tokens = list(prompt)
         return self.n_past
+
+    def shrink(self, n_past: int) -> None:
+        """Keep at most the first ``n_past`` tokens of memory, as many of them as this kind of memory can keep."""
+        if self.n_past <= n_past:
+            return
+        if n_past and self._kind is Rollback.TRUNCATE:
+            self.cut(n_past)
+            return
+        while self.checkpoints and self.checkpoints[-1].n_past > n_past:
+            self.checkpoints.pop()
+        if self.checkpoints:
+            self.restore(self.checkpoints[-1])
+        else:
+            self.reset()
+
+    def save(self, limits: PromptCheckpoints) -> Checkpoint | None:
+        """Keep a lasting checkpoint of memory as it is, the oldest ones making room; None when it was not worth it."""
+        held = self.checkpoints
+        if not limits.count or (held and held[-1].n_past >= self.n_past):
+            return None
+        try:
+            checkpoint = self._target.checkpoint(self.seq, lasting=True)
+        except (BackendError, MemoryError) as error:
+            log.warning("no room for a prompt checkpoint of sequence %d, going on without: %s", self.seq, error)
+            return None
+        if checkpoint.n_bytes > limits.max_bytes:
+            return None
+        held.append(checkpoint)
+        while len(held) > limits.count or sum(c.n_bytes for c in held) > limits.max_bytes:
+            held.pop(0)
+        return checkpoint
 
     def ensure_settled(self) -> None:
         """A reconciliation that was itself interrupted leaves memory unknown: start over."""
@@ -92,6 +138,7 @@ class Slot:
 
     def reset(self) -> None:
         """Forget all memory. Raises SessionPoisonedError when even that fails."""
+        self.checkpoints.clear()
         self.in_flight = True  # an interrupt from here on leaves memory unknown
         try:
             self._target.clear(self.seq)

@@ -16,9 +16,9 @@ import attrs
 from specframe.core.drafting import Drafter
 from specframe.core.errors import BackendError, StrategyError
 from specframe.core.observer import Observers
-from specframe.core.ports import BatchEntry, Logits, Rollback, Target
+from specframe.core.ports import Logits, Rollback, Target
 from specframe.core.sequence import ActiveRequest
-from specframe.core.slot import Slot
+from specframe.core.slot import PromptCheckpoints, Slot
 from specframe.core.strategy import DraftRequest, Outcome, Proposal
 from specframe.core.transaction import InFlight, Transaction
 from specframe.core.verify import verify
@@ -40,10 +40,11 @@ class _Work:
 class Stepper:
     """Evaluates steps on ``target``; keeps no state between them."""
 
-    def __init__(self, target: Target, observers: Observers) -> None:
+    def __init__(self, target: Target, observers: Observers, checkpoints: PromptCheckpoints) -> None:
         self._target = target
         self._info = target.info
         self._observers = observers
+        self._checkpoints = checkpoints
         widest = max(1, self._info.n_batch // self._info.n_seq)
         self._widest = widest if self._info.exact_width is None else min(widest, self._info.exact_width)
 
@@ -75,9 +76,20 @@ class Stepper:
         n_past, n_prompt = slot.n_past, active.stats.prompt_tokens
         # Replayed tokens are evaluated as they were at first: the prompt in wide chunks, generated ones in narrow ones.
         width = n_prompt - n_past if n_past < n_prompt else self._info.exact_width or self._info.n_batch
-        chunk = slot.tokens[n_past : n_past + min(width, self._info.n_batch)]
+        width = min(width, self._info.n_batch)
+        limits = self._checkpoints
+        keeps = self._info.rollback is not Rollback.TRUNCATE and self._info.checkpoints and limits.count > 0
+        if keeps and n_past < n_prompt - limits.tail:
+            width = min(width, limits.interval, n_prompt - limits.tail - n_past)
+        chunk = slot.tokens[n_past : n_past + width]
         work = [_Work(active, slot, InFlight(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending)))]
         self._run(work, "prompt", "prompt")
+        if keeps and active.error is None and n_past < slot.n_past <= n_prompt - limits.tail:
+            started = time.perf_counter()
+            if (checkpoint := slot.save(limits)) is not None:
+                active.stats.checkpoints += 1
+                active.stats.checkpoint_bytes = max(active.stats.checkpoint_bytes, checkpoint.n_bytes)
+            _charge(work, "checkpoint", time.perf_counter() - started)
         progress = active.request.on_prompt_progress
         if progress is not None and active.error is None and active.stats.emitted <= 1:
             try:
@@ -95,7 +107,7 @@ class Stepper:
             self._draft(asking)
             drafted = time.perf_counter()
             _charge(work, "draft", drafted - started)
-            if self._info.rollback is Rollback.SNAPSHOT:
+            if self._info.rollback is not Rollback.TRUNCATE:
                 self._checkpoint(work)
                 _charge(work, "checkpoint", time.perf_counter() - drafted)
         self._run(work, "target_submit", "target_wait")
@@ -115,7 +127,7 @@ class Stepper:
         )
         if info.exact_width is not None:
             budget = min(budget, info.exact_width - len(w.item.tokens))
-        if info.rollback is Rollback.BOUNDED:
+        if info.rollback is Rollback.BOUNDED and not info.checkpoints:
             budget = min(budget, info.rollback_depth)
         return w.active.scheduler.limit(budget) if budget > 0 else 0
 
@@ -147,7 +159,8 @@ class Stepper:
     def _checkpoint(self, work: Sequence[_Work]) -> None:
         """Save what cannot be cut, where there is something to verify; without room it is a plain step."""
         for w in work:
-            if not w.item.draft:
+            draft = w.item.draft
+            if not draft or (self._info.rollback is Rollback.BOUNDED and len(draft) <= self._info.rollback_depth):
                 continue
             stats = w.active.stats
             try:
@@ -167,12 +180,12 @@ class Stepper:
         try:
             with Transaction(self._target, [w.item for w in work]) as transaction:
                 t0 = clock()
-                batch = transaction.submit()
+                transaction.submit()
                 t1 = clock()
                 rows = self._target.logits()
                 transaction.decoded()
                 t2 = clock()
-                self._process(work, batch)
+                self._process(work)
                 t3 = clock()
                 self._verify(work, rows)
                 t4 = clock()
@@ -195,9 +208,13 @@ class Stepper:
             w.active.error = w.active.error or w.item.error
             w.active.deliver()
 
-    def _process(self, work: Sequence[_Work], batch: Sequence[BatchEntry]) -> None:
-        for drafter, group in _by_drafter([(w, entry) for w, entry in zip(work, batch, strict=True)]):
-            if error := drafter.process([entry for _, entry in group]):
+    def _process(self, work: Sequence[_Work]) -> None:
+        if not any(w.active.drafter is not None and w.active.drafter.processes for w in work):
+            return
+        for drafter, group in _by_drafter(
+            [(w, decoded) for w, decoded in zip(work, self._target.decoded(), strict=True)]
+        ):
+            if error := drafter.process([decoded for _, decoded in group]):
                 for w, _ in group:
                     w.active.deactivate(f"strategy-error: {error}")
 

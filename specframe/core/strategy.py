@@ -20,7 +20,7 @@ import attrs
 
 from specframe.core.errors import ConfigError, StrategyError
 from specframe.core.history import History
-from specframe.core.ports import BatchEntry, Need, TargetInfo, Vocab
+from specframe.core.ports import Decoded, Need, TargetInfo, Vocab
 
 
 @attrs.frozen
@@ -57,6 +57,8 @@ class StrategyContext:
     vocab: Vocab
     draft_path: Path | None = None
     """The file given with ``--draft``, for strategies with a model of their own."""
+    services: object = None
+    """``Target.services`` of the backend, for strategies written for that backend."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,6 +80,15 @@ class _Base:
     def __init__(self, options: Any, context: StrategyContext) -> None:
         self.options = options
         self.context = context
+
+    @classmethod
+    def rollback_depth(cls, options: Any) -> int:
+        """Longest draft these options lead to, for targets that must reserve room for rollbacks when they are set up.
+
+        0: no wish; only called before the target exists.
+        """
+        del options
+        return 0
 
     @property
     def max_draft(self) -> int | None:
@@ -103,12 +114,29 @@ class Strategy(_Base, abc.ABC):
 
 
 class BatchStrategy(_Base, abc.ABC):
-    """One object per engine, drafting for every sequence that selected it in one call."""
+    """One object per engine, drafting for every sequence that selected it in one call.
 
-    def begin(self, seq: int, history: History) -> None:
-        """A request starts on ``seq``; its prompt was evaluated."""
+    For each request on a sequence: ``begin``, then ``process`` after every target decode of it (prompt chunks first),
+    with ``draft`` before and ``observe`` after each verification, and ``end`` however it ends. After ``observe`` the
+    sequence continues behind the last committed token; what a draft or a rejected token left in the strategy's own
+    memory is the strategy's to drop.
+    """
 
-    def process(self, batch: Sequence[BatchEntry]) -> None:
+    @property
+    def layers(self) -> Sequence[int]:
+        """Layers whose inputs are needed; read once, after construction. With Need.LAYER_INPUTS."""
+        return ()
+
+    def begin(self, seq: int, history: History, n_held: int) -> int:  # noqa: ARG002 -- for overriding
+        """A request starts on ``seq``; ``history`` is its prompt.
+
+        The target's memory still holds the first ``n_held`` tokens of it, evaluated for earlier requests on ``seq``.
+        Return how many of them this strategy's own memory of ``seq`` covers too: the target evaluates the rest again,
+        so that ``process`` sees it. A strategy without memory returns ``n_held``.
+        """
+        return n_held
+
+    def process(self, batch: Sequence[Decoded]) -> None:
         """The target decoded ``batch`` (prompt chunks and verifications), restricted to sequences of this strategy."""
 
     @abc.abstractmethod

@@ -52,21 +52,19 @@ class Transaction:
         self._target = target
         self._entries = entries
         self._depth = target.info.rollback_depth
-        self._bounded = target.info.rollback is Rollback.BOUNDED
         self._decoded = False
         self._submitted = False
 
     def __enter__(self) -> Self:
         return self
 
-    def submit(self) -> list[BatchEntry]:
-        """Hand the batch to the target and return it; from here on memory has to be reconciled."""
+    def submit(self) -> None:
+        """Hand the batch to the target; from here on memory has to be reconciled."""
         batch = [item.entry() for item in self._entries]
         self._submitted = True
         for item in self._entries:
             item.slot.in_flight = True
         self._target.decode(batch)
-        return batch
 
     def decoded(self) -> None:
         """The logits are there: memory holds every token of the batch."""
@@ -98,16 +96,16 @@ class Transaction:
             self._drop(item, keep, have)
 
     def _drop(self, item: InFlight, keep: int, have: int) -> None:
-        slot = item.slot
-        if item.checkpoint is not None:
+        slot, kind = item.slot, self._target.info.rollback
+        # The native answer to a cut that is too deep is "done", with a wrong state: the bound is kept here.
+        in_bounds = have - keep <= min(self._depth, len(item.tokens) + len(item.draft) - 1)
+        if kind is Rollback.TRUNCATE or (kind is Rollback.BOUNDED and in_bounds):
+            item.rollback = slot.cut(keep)
+        elif item.checkpoint is not None:
             item.rollback = slot.restore(item.checkpoint)
-        elif self._target.info.rollback is Rollback.SNAPSHOT or (
-            self._bounded and have - keep > min(self._depth, len(item.tokens) + len(item.draft) - 1)
-        ):
+        else:
             slot.reset()
             item.rollback = "replay"
-        else:
-            item.rollback = slot.cut(keep)
 
     def _undo(self, item: InFlight) -> None:
         """The decode failed or its outcome is unknown: back to where this sequence was before it."""

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from specframe.core.errors import StrategyError
 from specframe.core.history import History
-from specframe.core.ports import BatchEntry
+from specframe.core.ports import Decoded
 from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, Strategy, StrategyContext
 
 
@@ -294,14 +294,15 @@ class AsBatch(BatchStrategy):
             raise options.options.error("crash in init")
 
     @override
-    def begin(self, seq: int, history: History) -> None:
+    def begin(self, seq: int, history: History, n_held: int) -> int:
         if seq in self._live:
             self._blame(f"begin({seq}) twice without end({seq})")
         self._live[seq] = self.options.cls(self.options.options, self.context)
         self._live[seq].begin(history)
+        return n_held
 
     @override
-    def process(self, batch: Sequence[BatchEntry]) -> None:
+    def process(self, batch: Sequence[Decoded]) -> None:
         for entry in batch:
             if entry.seq not in self._live:
                 self._blame(f"process() of sequence {entry.seq}, which was not begun")

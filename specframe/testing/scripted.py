@@ -15,7 +15,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from specframe.core.errors import BackendError, ClosedError, ConfigError, RollbackError
-from specframe.core.ports import BatchEntry, Checkpoint, Logits, Need, Rollback, Target, TargetInfo
+from specframe.core.ports import BatchEntry, Checkpoint, Decoded, Logits, Need, Rollback, Target, TargetInfo
 from specframe.core.sampling import SamplingParams
 from specframe.testing.errors import ContractError
 from specframe.testing.faults import Call, Fault, FaultPlan, When
@@ -65,7 +65,10 @@ class ScriptedTarget(Target):
         scripts: Whole sequences (prompt and continuation) the target follows: while a context is a proper prefix of
             one, its next token is the clear favourite. The first script that fits counts.
         grammars: Tiny grammars by the text a request names them with.
-        newest_checkpoint_only: A new checkpoint of a sequence invalidates its earlier ones, as on-device ones do.
+        checkpoints: Whether checkpoints are supported.
+        newest_checkpoint_only: A new checkpoint of a sequence invalidates its earlier ones that are not lasting, as
+        on-device
+            ones do.
         checkpoint_room: Checkpoints that can be alive at once; one more raises BackendError.
         faults: Failures to inject; see also :meth:`inject`.
         provides: What strategies can ask for.
@@ -90,6 +93,7 @@ class ScriptedTarget(Target):
         logits_fn: LogitsFunction | None = None,
         scripts: Iterable[Sequence[int]] = (),
         grammars: Mapping[str, Grammar] | None = None,
+        checkpoints: bool = True,
         newest_checkpoint_only: bool = False,
         checkpoint_room: int | None = None,
         faults: Iterable[Fault] = (),
@@ -109,6 +113,7 @@ class ScriptedTarget(Target):
             n_outputs=n_outputs,
             rollback=rollback,
             rollback_depth=rollback_depth,
+            checkpoints=checkpoints,
             provides=provides,
         )
         depth = rollback_depth if rollback is Rollback.BOUNDED else 0
@@ -122,6 +127,9 @@ class ScriptedTarget(Target):
         self._newest_only = newest_checkpoint_only
         self._room = checkpoint_room
         self._alive: weakref.WeakSet[MemoryCheckpoint] = weakref.WeakSet()
+        self._lasting: weakref.WeakSet[MemoryCheckpoint] = weakref.WeakSet()
+        self._enabled = Need.NONE
+        self._layers: set[int] = set()
         self._newest: dict[int, weakref.ref[MemoryCheckpoint]] = {}
         self._rows: npt.NDArray[np.float32] | None = None
         self._ids = np.arange(1, len(pieces) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -228,6 +236,45 @@ class ScriptedTarget(Target):
         frozen = np.frombuffer(self._rows.data.toreadonly(), dtype=np.float32)
         return frozen.reshape(self._rows.shape)
 
+    @property
+    @override
+    def services(self) -> object:
+        return None
+
+    @override
+    def enable(self, needs: Need, layers: Sequence[int] = ()) -> None:
+        self._open("enable")
+        if needs & ~self._info.provides:
+            msg = f"this target does not provide {needs & ~self._info.provides}"
+            raise ConfigError(msg)
+        self._enabled |= needs
+        self._layers |= set(layers)
+
+    @override
+    def decoded(self) -> Sequence[Decoded]:
+        """Feature rows are ``(token, position, low and high 16 bits of the hash of the context)``, plus the layer id."""
+        self._open("decoded")
+        batch = next(call.detail for call in reversed(self.calls) if call.operation == "decode")
+        return [self._features(entry) for entry in batch]
+
+    def _features(self, entry: BatchEntry) -> Decoded:
+        states = self._memories[entry.seq].states
+        positions = range(entry.pos, entry.pos + len(entry.tokens))
+        rows = np.array(
+            [
+                (token, pos, int(states[pos + 1]) & 0xFFFF, int(states[pos + 1]) >> 16 & 0xFFFF)
+                for token, pos in zip(entry.tokens, positions, strict=True)
+            ],
+            dtype=np.float32,
+        )
+        return Decoded(
+            entry.seq,
+            entry.pos,
+            entry.tokens,
+            rows if Need.HIDDEN in self._enabled else None,
+            {layer: rows + np.float32(layer) for layer in sorted(self._layers)},
+        )
+
     @override
     def n_past(self, seq: int) -> int:
         self._open("n_past")
@@ -248,7 +295,7 @@ class ScriptedTarget(Target):
         self._struck("clear", memory.clear)
 
     @override
-    def checkpoint(self, seq: int) -> Checkpoint:
+    def checkpoint(self, seq: int, *, lasting: bool = False) -> Checkpoint:
         self._open("checkpoint")
         memory = self._memory(seq)
         self.calls.append(Call("checkpoint", seq, memory.n_past))
@@ -256,7 +303,7 @@ class ScriptedTarget(Target):
             msg = f"no room for another checkpoint: {len(self._alive)} are alive"
             raise BackendError(msg)
         saved = memory.save()
-        self._struck("checkpoint", lambda: self._keep(saved))
+        self._struck("checkpoint", lambda: self._keep(saved, lasting=lasting))
         return saved
 
     @override
@@ -266,7 +313,8 @@ class ScriptedTarget(Target):
             msg = f"not a checkpoint of this target: {checkpoint!r}"
             raise RollbackError(msg)
         self.calls.append(Call("restore", checkpoint.seq, checkpoint.n_past))
-        if self._newest_only and self._newest[checkpoint.seq]() is not checkpoint:
+        superseded = checkpoint not in self._lasting and self._newest[checkpoint.seq]() is not checkpoint
+        if self._newest_only and superseded:
             msg = f"the checkpoint of sequence {checkpoint.seq} was invalidated by a newer one"
             raise RollbackError(msg)
         memory = self._memory(checkpoint.seq)
@@ -317,9 +365,12 @@ class ScriptedTarget(Target):
         if fault is not None:
             raise fault.make()
 
-    def _keep(self, saved: MemoryCheckpoint) -> None:
+    def _keep(self, saved: MemoryCheckpoint, *, lasting: bool) -> None:
         self._alive.add(saved)
-        self._newest[saved.seq] = weakref.ref(saved)
+        if lasting:
+            self._lasting.add(saved)
+        else:
+            self._newest[saved.seq] = weakref.ref(saved)
 
     def _check(self, batch: Sequence[BatchEntry]) -> None:
         """Everything that can be wrong with a batch, before anything changes."""

@@ -15,7 +15,7 @@ from specframe.backends.llama.sampler import LlamaSampler
 from specframe.backends.llama.validation import validate_target
 from specframe.backends.llama.vocab import LlamaVocab
 from specframe.core.errors import ConfigError
-from specframe.core.ports import BatchEntry, Checkpoint, Logits, Rollback, Target, TargetInfo
+from specframe.core.ports import BatchEntry, Checkpoint, Decoded, Logits, Need, Rollback, Target, TargetInfo
 from specframe.core.sampling import SamplingParams
 
 #: From this many query rows of a sequence on, ggml's CPU flash attention works in tiles, which round differently
@@ -96,8 +96,9 @@ class LlamaTarget(Target):
         """See ``Target.clear``."""
         self._memory.clear(seq)
 
-    def checkpoint(self, seq: int) -> LlamaCheckpoint:
+    def checkpoint(self, seq: int, *, lasting: bool = False) -> LlamaCheckpoint:
         """See ``Target.checkpoint``; the state is copied to host memory."""
+        del lasting  # in host memory all of them last
         return self._memory.checkpoint(seq)
 
     def restore(self, checkpoint: Checkpoint) -> None:
