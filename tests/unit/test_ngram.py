@@ -278,7 +278,7 @@ class CountingHistory(History):
 
 
 def lines_run(call: Callable[[], object]) -> int:
-    """Lines of specframe that ``call`` executes: work that depends neither on the clock nor on what collects garbage."""
+    """Lines of specframe that ``call`` executes: work that depends neither on the clock nor on garbage collection."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
