@@ -10,6 +10,7 @@ export SPECFRAME_VENV := $(abspath $(VENV))
 # Small models gain nothing from more threads than cores, and two test workers share the cores.
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS    ?=
+BENCH_ARGS     ?=
 
 # Branch coverage below which `make test` fails, in percent.
 COVERAGE_CORE ?= 88
@@ -55,7 +56,7 @@ coverage: venv  ## the tests with branch coverage
 	$(BIN)/coverage report --include='specframe/core/*' --fail-under=$(COVERAGE_CORE)
 
 bench: venv  ## measure against llama.cpp's own server
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 dist: venv  ## build the source distribution and the wheel
 	$(BIN)/python -m hatchling build -t sdist -t wheel -d dist

@@ -152,9 +152,7 @@ def install_pip() -> None:
     version, digests = locked("pip", requirements("demo"))
     name = f"pip-{version}-py3-none-any.whl"
     log.info("fetching %s, since this Python comes without pip", name)
-    index = index_url()
-    page_url = urllib.parse.urljoin(index.rstrip("/") + "/", "pip/")
-    wheel = fetch(wheel_url(page_url, name), digests=digests)
+    wheel = fetch(file_url("pip", name), digests=digests)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(wheel)
@@ -189,8 +187,9 @@ def index_url() -> str:
     return "https://pypi.org/simple"
 
 
-def wheel_url(page_url: str, name: str) -> str:
-    """Find a file on an index page, which is JSON on PyPI and may be HTML on a mirror."""
+def file_url(package: str, name: str) -> str:
+    """Find a package's file on its index page, which is JSON on PyPI and may be HTML on a mirror."""
+    page_url = urllib.parse.urljoin(index_url().rstrip("/") + "/", f"{package}/")
     page = fetch(page_url, accept=f"{SIMPLE_JSON}, text/html;q=0.1").decode()
     if page.lstrip().startswith("{"):
         links = [str(file["url"]) for file in json.loads(page)["files"]]

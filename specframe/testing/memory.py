@@ -11,6 +11,7 @@ from specframe.core.ports import Rollback
 
 # A polynomial hash modulo a Mersenne prime: any change of any token at any position changes every hash after it.
 _PRIME = (1 << 61) - 1
+_WIDE = 1 << 40
 _BASE = 0x1F3D_5B79_C0FF_EE11 % _PRIME
 
 
@@ -45,6 +46,8 @@ class Memory:
     kind: Rollback
     depth: int
     seed: int
+    exact_width: int | None = None
+    """Tokens evaluated in a wider decode leave another state than single ones do, as kernels that round differently."""
     tokens: list[int] = attrs.field(factory=list)
     states: list[int] = attrs.field(init=False)
     """``states[i]`` is the hash of ``tokens[:i]``."""
@@ -63,10 +66,13 @@ class Memory:
         """Tokens it holds."""
         return len(self.tokens)
 
-    def push(self, tokens: Sequence[int]) -> None:
-        """Evaluate ``tokens`` as (part of) one decode."""
+    def push(self, tokens: Sequence[int], width: int) -> None:
+        """Evaluate ``tokens`` as (part of) one decode of ``width`` tokens."""
+        wide = self.exact_width is not None and width > self.exact_width
         for token in tokens:
             state = extend_hash(self.states[-1], token)
+            if wide:
+                state = extend_hash(state, _WIDE)
             self.n_redecoded += state in self.decoded
             self.decoded.add(state)
             self.tokens.append(token)

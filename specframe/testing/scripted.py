@@ -67,9 +67,10 @@ class ScriptedTarget(Target):
         grammars: Tiny grammars by the text a request names them with.
         checkpoints: Whether checkpoints are supported.
         newest_checkpoint_only: A new checkpoint of a sequence invalidates its earlier ones that are not lasting, as
-        on-device
-            ones do.
+            on-device ones do.
         checkpoint_room: Checkpoints that can be alive at once; one more raises BackendError.
+        exact_width: Decodes of more tokens of one sequence leave another memory and give other rows, as kernels for
+            wide batches do; :meth:`row` and scripts speak of single tokens.
         faults: Failures to inject; see also :meth:`inject`.
         provides: What strategies can ask for.
     """
@@ -97,6 +98,7 @@ class ScriptedTarget(Target):
         newest_checkpoint_only: bool = False,
         checkpoint_room: int | None = None,
         faults: Iterable[Fault] = (),
+        exact_width: int | None = None,
         provides: Need = Need.NONE,
     ) -> None:
         if pieces is None:
@@ -114,10 +116,11 @@ class ScriptedTarget(Target):
             rollback=rollback,
             rollback_depth=rollback_depth,
             checkpoints=checkpoints,
+            exact_width=exact_width,
             provides=provides,
         )
         depth = rollback_depth if rollback is Rollback.BOUNDED else 0
-        self._memories = [Memory(seq, rollback, depth, seed) for seq in range(n_seq)]
+        self._memories = [Memory(seq, rollback, depth, seed, exact_width) for seq in range(n_seq)]
         self._seed = seed
         self._spread = spread
         self._order = order
@@ -213,7 +216,7 @@ class ScriptedTarget(Target):
             room -= written
             memory = self._memories[entry.seq]
             if written:
-                memory.push(entry.tokens[:written])
+                memory.push(entry.tokens[:written], len(entry.tokens))
             first = entry.pos + len(entry.tokens) - entry.n_outputs
             rows += [
                 self._make_row(memory.tokens[: pos + 1], memory.states[pos + 1])

@@ -60,18 +60,24 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
-def test_wheel_is_found_on_json_and_html_indexes(bootstrap: ModuleType, mirror: tuple[Path, str], page: str) -> None:
+def test_wheel_is_found_on_json_and_html_indexes(
+    bootstrap: ModuleType, mirror: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
     folder, url = mirror
     (folder / "simple" / "pip" / "index.html").write_text(page)
-    found = bootstrap.wheel_url(f"{url}/simple/pip/", WHEEL)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple")
+    found = bootstrap.file_url("pip", WHEEL)
     assert bootstrap.fetch(found, digests={hashlib.sha256(CONTENT).hexdigest()}) == CONTENT
 
 
-def test_wheel_that_is_not_offered_is_named(bootstrap: ModuleType, mirror: tuple[Path, str]) -> None:
+def test_wheel_that_is_not_offered_is_named(
+    bootstrap: ModuleType, mirror: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, url = mirror
     (folder / "simple" / "pip" / "index.html").write_text(PAGES["json"])
+    monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple/")
     with pytest.raises(RuntimeError, match=r"offers no pip-1\.0"):
-        bootstrap.wheel_url(f"{url}/simple/pip/", "pip-1.0-py3-none-any.whl")
+        bootstrap.file_url("pip", "pip-1.0-py3-none-any.whl")
 
 
 def test_wheel_with_another_digest_is_refused(bootstrap: ModuleType, mirror: tuple[Path, str]) -> None:

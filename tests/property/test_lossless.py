@@ -101,3 +101,17 @@ def test_no_token_is_decoded_twice_when_memory_can_be_cut(data: st.DataObject) -
     target = plan()
     run(target, drafted(request, spec))
     assert target.n_redecoded == 0
+
+
+@given(data=st.data())
+def test_drafts_stay_within_the_width_that_rounds_like_single_tokens(data: st.DataObject) -> None:
+    """Prompts are cut the same way on both paths, verifications are narrow, and so is what has to be replayed."""
+    plan = data.draw(targets(max_seq=3))
+    plan = TargetPlan({**plan.arguments, "exact_width": data.draw(st.integers(1, 6))})
+    request = data.draw(requests(plan))
+    with Engine(plan()) as engine:
+        plain = stream(engine.submit(request))
+        right = (*request.prompt, *plain.tokens)
+    with Engine(plan(), scheduler=data.draw(st.sampled_from(SCHEDULERS))) as engine:
+        generation = engine.submit(drafted(request, data.draw(drafters(right, data))))
+        plain.check_equals(stream(generation))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
+import pytest
 
 from specframe.core.engine import Engine
 from specframe.core.generation import Generation
+from specframe.core.ports import Rollback
 from specframe.core.request import Completion, Request
+from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Adaptive, DraftScheduler, Unlimited
 from specframe.core.stats import RequestStats
 from specframe.core.strategy import StrategySpec
-from specframe.testing import ScriptedTarget
-from specframe.testing.reference import Output
+from specframe.testing import Oracle, Output, Poison, ScriptedTarget, reference
 
 #: Both ways of deciding how long a draft may be.
 SCHEDULERS: tuple[Callable[[], DraftScheduler], ...] = (Unlimited, Adaptive)
@@ -55,3 +58,31 @@ def check_memory(target: ScriptedTarget, committed: Sequence[Sequence[int]]) -> 
     for seq in range(target.info.n_seq):
         held = target.memory(seq)
         assert any(held == tuple(tokens[: len(held)]) for tokens in committed), (seq, held)
+
+
+GREEDY = SamplingParams(temperature=0.0)
+PROMPT = (1, 2, 3, 4, 5)
+
+MEMORIES: list[dict[str, Any]] = [
+    {"rollback": Rollback.TRUNCATE},
+    {"rollback": Rollback.BOUNDED, "rollback_depth": 4},
+    {"rollback": Rollback.SNAPSHOT, "newest_checkpoint_only": True},
+]
+every_memory = pytest.mark.parametrize("memory", MEMORIES, ids=["truncate", "bounded", "snapshot"])
+
+
+def ask(max_tokens: int | None = 24, sampling: SamplingParams = GREEDY, **more: Any) -> Request:
+    return Request(**{"prompt": PROMPT, "max_tokens": max_tokens, "sampling": sampling, **more})
+
+
+def oracle(right: Sequence[int], length: int | None = None) -> StrategySpec:
+    return StrategySpec.of(Oracle, {"tape": tuple(right), "length": length})
+
+
+def poison(right: Sequence[int], k: int, length: int | None = None) -> StrategySpec:
+    return StrategySpec.of(Poison, {"tape": tuple(right), "k": k, "length": length})
+
+
+def assert_plain(target: ScriptedTarget, request: Request, completion: Completion) -> None:
+    reference(target, attrs.evolve(request, strategy=None)).check_equals(Output.of(completion))
+    check_stats(completion.stats, completion)

