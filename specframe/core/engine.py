@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
 import attrs
@@ -38,8 +39,7 @@ class Engine:
         observers: told about starts, steps and ends.
         checkpoints: how many checkpoints of prompts are kept where memory cannot be cut.
         scheduler: makes the object that decides draft lengths of one request;
-        :class:`~specframe.core.scheduler.Adaptive`
-            unless given.
+            :class:`~specframe.core.scheduler.Adaptive` unless given.
 
     Raises:
         ConfigError: ``n_batch`` is smaller than the number of sequences.
@@ -128,11 +128,12 @@ class Engine:
             self._closed = True
             for active in [*self._running, *self._queue]:
                 active.error = ClosedError("the engine was closed while this request was running")
-            self._queue_out()
-            self._settle()
-            for drafter in self._drafters.values():
-                drafter.close()
-            self._drafters.clear()
+            with ExitStack() as stack:  # one that is interrupted does not keep the others open
+                for drafter in self._drafters.values():
+                    stack.callback(drafter.close)
+                stack.callback(self._drafters.clear)
+                stack.callback(self._settle)
+                self._queue_out()
 
     def __enter__(self) -> Self:
         return self
@@ -215,14 +216,11 @@ class Engine:
 
     def _queue_out(self) -> None:
         """End the queued requests that were cancelled or failed."""
-        waiting = list(self._queue)
-        self._queue.clear()
-        for active in waiting:
+        for active in list(self._queue):
             if active.error is not None or active.cancelled:
                 active.finish = active.finish or (FinishReason.CANCELLED, "cancelled")
                 active.end()
-            else:
-                self._queue.append(active)
+                self._queue.remove(active)
 
     def _admit(self) -> None:
         while self._queue and self._free:
@@ -250,7 +248,11 @@ class Engine:
     def _begin_drafting(self, active: ActiveRequest, slot: Slot) -> None:
         if active.drafter is None:
             return
-        held = active.drafter.begin(slot.seq, active.history, slot.n_past)
+        try:
+            held = active.drafter.begin(slot.seq, active.history, slot.n_past)
+        except BaseException:
+            active.deactivate("interrupted")
+            raise
         if isinstance(held, StrategyError):
             active.deactivate(f"strategy-error: {held}")
             return
@@ -267,30 +269,27 @@ class Engine:
 
     def _settle(self) -> None:
         """Retire every running request that is over, for whatever reason."""
-        if all(a.finish is None and a.error is None and not a.mid_token for a in self._running):
-            return
-        running, self._running = self._running, []
-        for active in running:
+        for active in list(self._running):
             if active.mid_token and active.error is None:
                 active.finish = (FinishReason.CANCELLED, "interrupted")
-            if active.finish is None and active.error is None:
-                self._running.append(active)
-            else:
+            if active.finish is not None or active.error is not None:
                 self._retire(active)
 
     def _retire(self, active: ActiveRequest) -> None:
+        """An interrupt in here leaves the request among the running ones, to be retired again."""
         slot = active.slot
         assert slot is not None  # noqa: S101 -- running requests have a sequence
-        self._clock += 1
-        slot.last_used = self._clock
-        if not slot.poisoned:
-            self._free.append(slot)
         if active.drafter is not None:
-            active.drafter.end(slot.seq)
             if not active.stats.drafted:
                 reason = "nothing-proposed" if active.asked else "no-room"
                 active.stats.inactive_reason = reason
                 log.info("speculation had no effect on this request: %s", reason)
+            active.end_drafting()
         active.end()
+        self._running.remove(active)
+        self._clock += 1
+        slot.last_used = self._clock
+        if not slot.poisoned:
+            self._free.append(slot)
         if active.completion is not None:
             self._observers.request_finished(slot.seq, active.completion)

@@ -37,6 +37,8 @@ class ActiveRequest:
         self.asked = False
         """The strategy was asked for a draft at least once."""
         self.warned_overlong = False
+        self.checkpoints_work = True
+        """False once the target had no room for one."""
         self.mid_token = False
         """True while a token is between its random draw and its commit: then the request cannot be resumed."""
         self._vocab = vocab
@@ -69,9 +71,13 @@ class ActiveRequest:
         """Stop drafting for this request and say why, once."""
         self.stats.inactive_reason = reason
         log.warning("speculation is off for this request: %s", reason)
-        if self.drafter is not None and self.slot is not None:
-            self.drafter.end(self.slot.seq)
-        self.drafter = None
+        self.end_drafting()
+
+    def end_drafting(self) -> None:
+        """Tell the strategy, once, that this request needs no more drafts."""
+        drafter, self.drafter = self.drafter, None
+        if drafter is not None and self.slot is not None:
+            drafter.end(self.slot.seq)
 
     @property
     def n_left(self) -> int:
@@ -82,7 +88,9 @@ class ActiveRequest:
         return room if budget is None else min(budget - self.stats.emitted, room)
 
     def end(self) -> None:
-        """Build the completion; releases the sampler."""
+        """Build the completion; releases the sampler. Once."""
+        if self.completion is not None:
+            return
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from specframe.core.errors import BackendError, RollbackError, SessionPoisonedError
+from specframe.core.errors import BackendError, SessionPoisonedError
 from specframe.core.ports import Checkpoint, Rollback, Target
 
 log = logging.getLogger(__name__)
@@ -81,13 +81,20 @@ class Slot:
             return
         if n_past and self._kind is Rollback.TRUNCATE:
             self.cut(n_past)
-            return
+        else:
+            self.fall_back(n_past)
+
+    def fall_back(self, n_past: int) -> str:
+        """Back to the longest lasting checkpoint of at most ``n_past`` tokens, or to nothing. Returns the means used.
+
+        Committed tokens behind it are ``pending`` again.
+        """
         while self.checkpoints and self.checkpoints[-1].n_past > n_past:
             self.checkpoints.pop()
         if self.checkpoints:
-            self.restore(self.checkpoints[-1])
-        else:
-            self.reset()
+            return self.restore(self.checkpoints[-1])
+        self.reset()
+        return "replay"
 
     def save(self, limits: PromptCheckpoints) -> Checkpoint | None:
         """Keep a lasting checkpoint of memory as it is, the oldest ones making room; None when it was not worth it."""
@@ -116,33 +123,37 @@ class Slot:
 
         Returns the means used.
         """
+        was_in_flight, self.in_flight = self.in_flight, True  # an interrupt in here leaves memory unknown
         try:
             self._target.truncate(self.seq, n_past)
-        except RollbackError as error:
+        except (BackendError, MemoryError) as error:
             log.warning("sequence %d could not be cut to %d tokens, starting over: %s", self.seq, n_past, error)
             self.reset()
             return "replay"
         self.n_past = n_past
+        self.in_flight = was_in_flight
         return "bounded" if self._kind is Rollback.BOUNDED else "truncate"
 
     def restore(self, checkpoint: Checkpoint) -> str:
         """Bring memory back to ``checkpoint``; falls back to starting over. Returns the means used."""
+        was_in_flight, self.in_flight = self.in_flight, True
         try:
             self._target.restore(checkpoint)
-        except RollbackError as error:
+        except (BackendError, MemoryError) as error:
             log.warning("sequence %d could not be restored, starting over: %s", self.seq, error)
             self.reset()
             return "replay"
         self.n_past = checkpoint.n_past
+        self.in_flight = was_in_flight
         return "snapshot"
 
     def reset(self) -> None:
         """Forget all memory. Raises SessionPoisonedError when even that fails."""
         self.checkpoints.clear()
-        self.in_flight = True  # an interrupt from here on leaves memory unknown
+        self.in_flight = True
         try:
             self._target.clear(self.seq)
-        except BackendError as error:
+        except (BackendError, MemoryError) as error:
             self.poisoned = True
             msg = f"sequence {self.seq} cannot be cleared and is given up: {error}"
             raise SessionPoisonedError(msg) from error

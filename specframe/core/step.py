@@ -35,6 +35,13 @@ class _Work:
     active: ActiveRequest
     slot: Slot
     item: InFlight
+    processed: bool = False
+    """Its drafter has seen what was decoded."""
+
+    def shorten(self, n: int) -> None:
+        """Verify at most ``n`` tokens of the draft."""
+        self.item.draft = self.item.draft[:n]
+        self.item.n_outputs = len(self.item.draft) + 1
 
 
 class Stepper:
@@ -127,7 +134,7 @@ class Stepper:
         )
         if info.exact_width is not None:
             budget = min(budget, info.exact_width - len(w.item.tokens))
-        if info.rollback is Rollback.BOUNDED and not info.checkpoints:
+        if info.rollback is Rollback.BOUNDED and not (info.checkpoints and w.active.checkpoints_work):
             budget = min(budget, info.rollback_depth)
         return w.active.scheduler.limit(budget) if budget > 0 else 0
 
@@ -157,17 +164,21 @@ class Stepper:
             w.item.n_outputs = len(proposal.ids) + 1
 
     def _checkpoint(self, work: Sequence[_Work]) -> None:
-        """Save what cannot be cut, where there is something to verify; without room it is a plain step."""
+        """Save what could not be cut after a rejection; without room drafts get as short as can be cut, or end."""
+        depth = self._info.rollback_depth if self._info.rollback is Rollback.BOUNDED else 0
         for w in work:
-            draft = w.item.draft
-            if not draft or (self._info.rollback is Rollback.BOUNDED and len(draft) <= self._info.rollback_depth):
+            if len(w.item.draft) <= depth:
                 continue
             stats = w.active.stats
             try:
                 w.item.checkpoint = self._target.checkpoint(w.slot.seq)
             except (BackendError, MemoryError) as error:
-                w.item.draft, w.item.n_outputs = (), 1
-                w.active.deactivate(f"checkpoint-failed: {error}")
+                w.shorten(depth)
+                if depth:
+                    log.warning("no room for a checkpoint; drafts of this request end at %d tokens: %s", depth, error)
+                    w.active.checkpoints_work = False
+                else:
+                    w.active.deactivate(f"checkpoint-failed: {error}")
                 continue
             stats.checkpoints += 1
             stats.checkpoint_bytes = max(stats.checkpoint_bytes, w.item.checkpoint.n_bytes)
@@ -175,10 +186,11 @@ class Stepper:
     # -- one batch ----------------------------------------------------------------------------------------------------
 
     def _run(self, work: Sequence[_Work], submit_phase: str, wait_phase: str) -> None:
-        """Decode, verify, commit, reconcile, observe, deliver; memory then equals the committed prefix, always."""
+        """Decode, verify, commit, reconcile, deliver, observe; memory then equals the committed prefix, always."""
         clock = time.perf_counter
+        transaction = Transaction(self._target, [w.item for w in work])
         try:
-            with Transaction(self._target, [w.item for w in work]) as transaction:
+            with transaction:
                 t0 = clock()
                 transaction.submit()
                 t1 = clock()
@@ -201,22 +213,30 @@ class Stepper:
                 seconds["process"] += t3 - t2
                 seconds["accept"] += t4 - t3
                 seconds["rollback"] += t5 - t4
-        self._observe(work)
+        finally:
+            self._conclude(work, decoded=transaction.is_decoded)
+
+    def _conclude(self, work: Sequence[_Work], *, decoded: bool) -> None:
+        """What holds after every batch, also one that was interrupted: all that was committed is counted and told."""
         for w in work:
+            active = w.active
             if w.item.rollback is not None:
-                w.active.stats.count_rollback(w.item.rollback)
-            w.active.error = w.active.error or w.item.error
-            w.active.deliver()
+                active.stats.count_rollback(w.item.rollback)
+            active.error = active.error or w.item.error
+            active.deliver()
+            if decoded and not w.processed and active.drafter is not None and active.drafter.processes:
+                # It missed tokens that memory keeps: whatever it holds of this sequence is of no use any more.
+                active.deactivate("interrupted")
+        self._observe(work)
 
     def _process(self, work: Sequence[_Work]) -> None:
-        if not any(w.active.drafter is not None and w.active.drafter.processes for w in work):
-            return
-        for drafter, group in _by_drafter(
-            [(w, decoded) for w, decoded in zip(work, self._target.decoded(), strict=True)]
-        ):
-            if error := drafter.process([decoded for _, decoded in group]):
+        if any(w.active.drafter is not None and w.active.drafter.processes for w in work):
+            for drafter, group in _by_drafter(list(zip(work, self._target.decoded(), strict=True))):
+                error = drafter.process([decoded for _, decoded in group])
                 for w, _ in group:
-                    w.active.deactivate(f"strategy-error: {error}")
+                    w.processed = True
+                    if error is not None:
+                        w.active.deactivate(f"strategy-error: {error}")
 
     def _verify(self, work: Sequence[_Work], rows: Logits) -> None:
         offset = 0
@@ -235,8 +255,14 @@ class Stepper:
         for w in done:
             if w.item.draft and w.active.scheduler is not None:
                 w.active.scheduler.record(len(w.item.draft), w.item.n_matched)
-        for drafter, group in _by_drafter([(w, _outcome(w)) for w in done if w.active.drafter is not None]):
-            for (w, _), error in zip(group, drafter.observe([outcome for _, outcome in group]), strict=True):
+        for drafter, group in _by_drafter([(w, _outcome(w)) for w in done]):
+            try:
+                errors = drafter.observe([outcome for _, outcome in group])
+            except BaseException:
+                for w, _ in group:
+                    w.active.deactivate("interrupted")
+                raise
+            for (w, _), error in zip(group, errors, strict=True):
                 if error is not None:
                     w.active.deactivate(f"strategy-error: {error}")
         if self._observers:

@@ -137,7 +137,12 @@ class BatchStrategy(_Base, abc.ABC):
         return n_held
 
     def process(self, batch: Sequence[Decoded]) -> None:
-        """The target decoded ``batch`` (prompt chunks and verifications), restricted to sequences of this strategy."""
+        """The target decoded ``batch`` (prompt chunks and verifications), restricted to sequences of this strategy.
+
+        Positions never leave a gap, but may start lower than expected: rejected tokens are replaced by committed ones,
+        and after a failure committed tokens are evaluated again, from any position on. What was known of later
+        positions is void then. ``draft`` may be called again for the same history when a step was given up.
+        """
 
     @abc.abstractmethod
     def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:

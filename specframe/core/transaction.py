@@ -1,7 +1,8 @@
 """In flight: from before the target decode until memory equals the committed prefix again.
 
 However the block is left (normally, by an error, by KeyboardInterrupt, by a closed generator) every sequence in it is
-reconciled by the cheapest means that works: cut, restore of a checkpoint, or clearing and replaying committed tokens.
+reconciled by the cheapest means that works: cut, restore of a checkpoint (of this step, or of the prompt, from where
+committed tokens are replayed), or clearing and replaying all committed tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class InFlight:
 
 
 class Transaction:
-    """``with Transaction(target, entries) as t: rows = t.decode(); ...commit...`` and memory is right afterwards."""
+    """``with Transaction(...) as t: t.submit(); t.decoded(); ...commit...`` and memory is right afterwards."""
 
     def __init__(self, target: Target, entries: Sequence[InFlight]) -> None:
         self._target = target
@@ -70,9 +71,15 @@ class Transaction:
         """The logits are there: memory holds every token of the batch."""
         self._decoded = True
 
+    @property
+    def is_decoded(self) -> bool:
+        """Whether :meth:`decoded` was reached; if not, the sequences are where they were before."""
+        return self._decoded
+
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         if not self._submitted:
             return
+        interrupt: BaseException | None = None
         for item in self._entries:
             try:
                 if self._decoded:
@@ -82,6 +89,10 @@ class Transaction:
                 item.slot.in_flight = False
             except SessionPoisonedError as error:
                 item.error = error
+            except BaseException as error:  # noqa: BLE001 -- this sequence stays marked as unknown; the others count
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def _settle(self, item: InFlight) -> None:
         """The decode worked: keep the committed prefix, minus the last token when its logits are still needed."""
@@ -104,15 +115,14 @@ class Transaction:
         elif item.checkpoint is not None:
             item.rollback = slot.restore(item.checkpoint)
         else:
-            slot.reset()
-            item.rollback = "replay"
+            item.rollback = slot.fall_back(keep)
 
     def _undo(self, item: InFlight) -> None:
         """The decode failed or its outcome is unknown: back to where this sequence was before it."""
         slot = item.slot
         try:
             held = self._target.n_past(slot.seq)
-        except BackendError as error:
+        except (BackendError, MemoryError) as error:
             log.warning("sequence %d does not say what it holds, starting over: %s", slot.seq, error)
             held = -1
         if held == slot.n_past and self._target.info.rollback is Rollback.TRUNCATE:
@@ -122,5 +132,4 @@ class Transaction:
         elif held > slot.n_past and self._target.info.rollback is Rollback.TRUNCATE:
             item.rollback = slot.cut(slot.n_past)
         else:
-            slot.reset()
-            item.rollback = "replay"
+            item.rollback = slot.fall_back(slot.n_past)

@@ -10,6 +10,7 @@ import attrs
 from specframe.core.ports import Rollback
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
+from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import DraftRequest, StrategySpec
 from specframe.testing.drafters import ALL_JUNK, Arbitrary, AsBatch, Crash, Junk, Noisy, Oracle, Poison
 from specframe.testing.scripted import ScriptedTarget
@@ -42,13 +43,28 @@ class TargetPlan:
 
 def rollbacks() -> st.SearchStrategy[dict[str, Any]]:
     """Arguments for every kind of memory."""
+    snapshots = {"newest_checkpoint_only": st.booleans(), "silent_cuts": st.booleans()}
+    room = st.one_of(st.none(), st.none(), st.integers(0, 4))
     return st.one_of(
         st.just({"rollback": Rollback.TRUNCATE}),
-        st.builds(lambda n: {"rollback": Rollback.BOUNDED, "rollback_depth": n}, st.integers(0, 6)),
-        st.builds(
-            lambda newest: {"rollback": Rollback.SNAPSHOT, "newest_checkpoint_only": newest},
-            st.booleans(),
+        st.fixed_dictionaries(
+            {"rollback": st.just(Rollback.BOUNDED), "rollback_depth": st.integers(0, 6), "checkpoints": st.booleans()},
+            optional={**snapshots, "checkpoint_room": room},
         ),
+        st.fixed_dictionaries(
+            {"rollback": st.just(Rollback.SNAPSHOT)}, optional={**snapshots, "checkpoint_room": room}
+        ),
+    )
+
+
+def prompt_checkpoints() -> st.SearchStrategy[PromptCheckpoints]:
+    """Limits of every tightness for the checkpoints of short prompts; one of a scripted target takes 64 bytes."""
+    return st.builds(
+        PromptCheckpoints,
+        count=st.integers(0, 4),
+        interval=st.one_of(st.integers(1, 8), st.just(2048)),
+        tail=st.integers(1, 6),
+        max_bytes=st.sampled_from([0, 64, 200, 1 << 30]),
     )
 
 

@@ -12,6 +12,7 @@ from specframe.core.ports import Rollback
 # A polynomial hash modulo a Mersenne prime: any change of any token at any position changes every hash after it.
 _PRIME = (1 << 61) - 1
 _WIDE = 1 << 40
+_CORRUPT = 1 << 41
 _BASE = 0x1F3D_5B79_C0FF_EE11 % _PRIME
 
 
@@ -37,7 +38,7 @@ class Memory:
     * TRUNCATE cuts any tail.
     * BOUNDED cuts at most ``min(depth, tokens of the last decode - 1)`` tokens, once per decode, as llama.cpp's
       recurrent snapshots do (``n_rs_seq``).
-    * SNAPSHOT cuts nothing.
+    * SNAPSHOT cuts nothing: it can only be restored from a checkpoint.
 
     A checkpoint holds what cannot be cut; the rest must still be there: it is stale once the memory went below it.
     """
@@ -48,6 +49,8 @@ class Memory:
     seed: int
     exact_width: int | None = None
     """Tokens evaluated in a wider decode leave another state than single ones do, as kernels that round differently."""
+    silent: bool = False
+    """Cuts that are too deep are not refused but leave a wrong state of the right length, as llama.cpp does it."""
     tokens: list[int] = attrs.field(factory=list)
     states: list[int] = attrs.field(init=False)
     """``states[i]`` is the hash of ``tokens[:i]``."""
@@ -87,21 +90,19 @@ class Memory:
             raise RollbackError(msg)
         if n_cut == 0:
             return
-        if self.kind is Rollback.SNAPSHOT:
-            msg = (
-                f"cannot cut {n_cut} tokens of sequence {self.seq}: this memory can only be restored from a checkpoint"
-            )
+        most = {Rollback.TRUNCATE: self.n_past, Rollback.BOUNDED: self.cuttable, Rollback.SNAPSHOT: 0}[self.kind]
+        if n_cut > most and not self.silent:
+            msg = f"cannot cut {n_cut} tokens of sequence {self.seq}: only the last {most} can be cut now"
             raise RollbackError(msg)
-        if self.kind is Rollback.BOUNDED:
-            if n_cut > self.cuttable:
-                msg = f"cannot cut {n_cut} tokens of sequence {self.seq}: only the last {self.cuttable} can be cut now"
-                raise RollbackError(msg)
-            self.cuttable = 0
+        self.cuttable = 0
         self._cut(n_past)
+        if n_cut > most:
+            self.states[-1] = extend_hash(self.states[-1], _CORRUPT)
 
     def clear(self) -> None:
         """Forget everything."""
         self._cut(0)
+        self.states[0] = self.seed % _PRIME
         self.cuttable = 0
         self.decoded.clear()
 

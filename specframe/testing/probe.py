@@ -133,8 +133,11 @@ class Probe:
         probe = self
 
         class Probed(cls):  # type: ignore[misc, valid-type]
-            def begin(self, seq: int, history: History) -> None:
-                probe._call("begin", lambda: super(Probed, self).begin(seq, probe._count(history)))
+            def begin(self, seq: int, history: History, n_held: int) -> int:
+                kept = probe._call("begin", lambda: super(Probed, self).begin(seq, probe._count(history), n_held))
+                if not isinstance(kept, int) or not 0 <= kept <= n_held:
+                    probe._blame(f"begin() must return a number of tokens from 0 to n_held ({n_held}), not {kept!r}")
+                return cast("int", kept)
 
             def process(self, batch: Sequence[Any]) -> None:
                 probe._call("process", lambda: super(Probed, self).process(batch))

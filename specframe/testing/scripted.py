@@ -65,7 +65,8 @@ class ScriptedTarget(Target):
         scripts: Whole sequences (prompt and continuation) the target follows: while a context is a proper prefix of
             one, its next token is the clear favourite. The first script that fits counts.
         grammars: Tiny grammars by the text a request names them with.
-        checkpoints: Whether checkpoints are supported.
+        checkpoints: Whether checkpoints are supported; asking for one then is an error of the caller.
+        silent_cuts: A cut that is too deep is not refused but leaves a wrong state, as llama.cpp does it.
         newest_checkpoint_only: A new checkpoint of a sequence invalidates its earlier ones that are not lasting, as
             on-device ones do.
         checkpoint_room: Checkpoints that can be alive at once; one more raises BackendError.
@@ -95,6 +96,7 @@ class ScriptedTarget(Target):
         scripts: Iterable[Sequence[int]] = (),
         grammars: Mapping[str, Grammar] | None = None,
         checkpoints: bool = True,
+        silent_cuts: bool = False,
         newest_checkpoint_only: bool = False,
         checkpoint_room: int | None = None,
         faults: Iterable[Fault] = (),
@@ -120,7 +122,7 @@ class ScriptedTarget(Target):
             provides=provides,
         )
         depth = rollback_depth if rollback is Rollback.BOUNDED else 0
-        self._memories = [Memory(seq, rollback, depth, seed, exact_width) for seq in range(n_seq)]
+        self._memories = [Memory(seq, rollback, depth, seed, exact_width, silent_cuts) for seq in range(n_seq)]
         self._seed = seed
         self._spread = spread
         self._order = order
@@ -255,7 +257,7 @@ class ScriptedTarget(Target):
 
     @override
     def decoded(self) -> Sequence[Decoded]:
-        """Feature rows are ``(token, position, low and high 16 bits of the hash of the context)``, plus the layer id."""
+        """Feature rows are ``(token, position, low and high 16 bits of the context's hash)``, plus the layer id."""
         self._open("decoded")
         batch = next(call.detail for call in reversed(self.calls) if call.operation == "decode")
         return [self._features(entry) for entry in batch]
@@ -302,6 +304,9 @@ class ScriptedTarget(Target):
         self._open("checkpoint")
         memory = self._memory(seq)
         self.calls.append(Call("checkpoint", seq, memory.n_past))
+        if not self._info.checkpoints:
+            msg = "checkpoint() of a target whose info says that it has none"
+            raise ContractError(msg)
         if self._room is not None and len(self._alive) >= self._room:
             msg = f"no room for another checkpoint: {len(self._alive)} are alive"
             raise BackendError(msg)

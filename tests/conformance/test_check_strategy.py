@@ -151,7 +151,7 @@ class _RaisesInBatchBegin(BatchStrategy):
     name = "raises-in-batch-begin"
 
     @override
-    def begin(self, seq: int, history: History) -> None:
+    def begin(self, seq: int, history: History, n_held: int) -> int:
         raise KeyError(seq)
 
     @override

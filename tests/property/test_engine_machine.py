@@ -18,8 +18,9 @@ from specframe.core.errors import BackendError, ClosedError, RollbackError, Sess
 from specframe.core.generation import Generation
 from specframe.core.request import FinishReason, Request
 from specframe.core.sampling import SamplingParams
+from specframe.core.slot import PromptCheckpoints
 from specframe.testing import Fault, ScriptedTarget, When
-from specframe.testing.generators import TargetPlan, drafters, samplings, targets
+from specframe.testing.generators import TargetPlan, drafters, prompt_checkpoints, samplings, targets
 from specframe.testing.reference import Output, reference, tape
 from tests.support.lossless import SCHEDULERS, check_memory, check_stats, drafted, stream
 
@@ -53,11 +54,11 @@ class EngineMachine(RuleBasedStateMachine):
     target: ScriptedTarget
     engine: Engine
 
-    @initialize(plan=targets(max_seq=3), scheduler=st.sampled_from(SCHEDULERS))
-    def start(self, plan: TargetPlan, scheduler: Any) -> None:
-        self.plan, self.scheduler = plan, scheduler
+    @initialize(plan=targets(max_seq=3), scheduler=st.sampled_from(SCHEDULERS), checkpoints=prompt_checkpoints())
+    def start(self, plan: TargetPlan, scheduler: Any, checkpoints: PromptCheckpoints) -> None:
+        self.plan, self.options = plan, {"scheduler": scheduler, "checkpoints": checkpoints}
         self.target = plan()
-        self.engine = Engine(self.target, scheduler=scheduler)
+        self.engine = Engine(self.target, **self.options)
         self.live: list[Live] = []
         self.tapes: list[tuple[int, ...]] = [()]
         self.n_injected = 0
@@ -160,7 +161,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.target.disarm()
         for seq in range(self.target.info.n_seq):
             self.target.clear(seq)
-        self.engine = Engine(self.target, scheduler=self.scheduler)
+        self.engine = Engine(self.target, **self.options)
         self.disturbed = False
 
     def _check_finished(self, live: Live) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specframe.core.engine import Engine
 from specframe.core.ports import Rollback
-from specframe.testing.generators import TargetPlan, drafters, requests, targets
+from specframe.testing.generators import TargetPlan, drafters, prompt_checkpoints, requests, targets
 from specframe.testing.reference import Output, reference, tape
 from tests.support.lossless import SCHEDULERS, check_memory, check_stats, drafted, run, stream
 
@@ -41,7 +41,12 @@ def test_one_request_with_any_drafter_equals_the_reference(data: st.DataObject) 
     request = data.draw(requests(plan))
     spec = data.draw(drafters(tape(plan(), request), data))
     target = plan()
-    completion = run(target, drafted(request, spec), scheduler=data.draw(st.sampled_from(SCHEDULERS)))
+    completion = run(
+        target,
+        drafted(request, spec),
+        scheduler=data.draw(st.sampled_from(SCHEDULERS)),
+        checkpoints=data.draw(prompt_checkpoints()),
+    )
     reference(plan(), request).check_equals(Output.of(completion))
     check_stats(completion.stats, completion)
 
@@ -55,7 +60,8 @@ def test_requests_in_company_equal_their_lonely_runs(data: st.DataObject) -> Non
     tapes = [tape(plan(), request) for request in wanted]
     specs = [data.draw(st.one_of(st.none(), drafters(right_tape, data))) for right_tape in tapes]
     target = plan()
-    with Engine(target, scheduler=data.draw(st.sampled_from(SCHEDULERS))) as engine:
+    scheduler, limits = data.draw(st.sampled_from(SCHEDULERS)), data.draw(prompt_checkpoints())
+    with Engine(target, scheduler=scheduler, checkpoints=limits) as engine:
         running = []
         for request, spec, expected in zip(wanted, specs, right, strict=True):
             running.append((engine.submit(drafted(request, spec)), expected))
@@ -82,7 +88,7 @@ def test_a_second_request_equals_a_fresh_engine(data: st.DataObject) -> None:
     shared = data.draw(st.integers(1, min(len(past), n_ctx)), label="shared prefix")
     new = turn.prompt[: data.draw(st.integers(0, n_ctx - shared))]
     second = attrs.evolve(turn, prompt=past[:shared] + new, reuse_prefix=True)
-    with Engine(plan()) as engine:
+    with Engine(plan(), checkpoints=data.draw(prompt_checkpoints())) as engine:
         generation = engine.submit(drafted(first, data.draw(drafters(past, data))))
         for _ in range(data.draw(st.integers(0, 6), label="chunks taken")):
             next(generation, None)
@@ -108,10 +114,10 @@ def test_drafts_stay_within_the_width_that_rounds_like_single_tokens(data: st.Da
     """Prompts are cut the same way on both paths, verifications are narrow, and so is what has to be replayed."""
     plan = data.draw(targets(max_seq=3))
     plan = TargetPlan({**plan.arguments, "exact_width": data.draw(st.integers(1, 6))})
-    request = data.draw(requests(plan))
-    with Engine(plan()) as engine:
+    request, limits = data.draw(requests(plan)), data.draw(prompt_checkpoints())
+    with Engine(plan(), checkpoints=limits) as engine:
         plain = stream(engine.submit(request))
         right = (*request.prompt, *plain.tokens)
-    with Engine(plan(), scheduler=data.draw(st.sampled_from(SCHEDULERS))) as engine:
+    with Engine(plan(), scheduler=data.draw(st.sampled_from(SCHEDULERS)), checkpoints=limits) as engine:
         generation = engine.submit(drafted(request, data.draw(drafters(right, data))))
         plain.check_equals(stream(generation))

@@ -14,6 +14,7 @@ from specframe.core.ports import Rollback
 from specframe.core.request import Completion, Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Adaptive, DraftScheduler, Unlimited
+from specframe.core.slot import PromptCheckpoints
 from specframe.core.stats import RequestStats
 from specframe.core.strategy import StrategySpec
 from specframe.testing import Oracle, Output, Poison, ScriptedTarget, reference
@@ -27,9 +28,15 @@ def drafted(request: Request, spec: StrategySpec | None) -> Request:
     return attrs.evolve(request, strategy=spec)
 
 
-def run(target: ScriptedTarget, request: Request, *, scheduler: Callable[[], DraftScheduler] = Unlimited) -> Completion:
+def run(
+    target: ScriptedTarget,
+    request: Request,
+    *,
+    scheduler: Callable[[], DraftScheduler] = Unlimited,
+    checkpoints: PromptCheckpoints | None = None,
+) -> Completion:
     """One request on an engine of its own."""
-    with Engine(target, scheduler=scheduler) as engine:
+    with Engine(target, scheduler=scheduler, checkpoints=checkpoints) as engine:
         return engine.submit(request).result()
 
 
@@ -66,9 +73,13 @@ PROMPT = (1, 2, 3, 4, 5)
 MEMORIES: list[dict[str, Any]] = [
     {"rollback": Rollback.TRUNCATE},
     {"rollback": Rollback.BOUNDED, "rollback_depth": 4},
+    {"rollback": Rollback.BOUNDED, "rollback_depth": 1, "silent_cuts": True, "newest_checkpoint_only": True},
+    {"rollback": Rollback.BOUNDED, "rollback_depth": 2, "silent_cuts": True, "checkpoints": False},
     {"rollback": Rollback.SNAPSHOT, "newest_checkpoint_only": True},
 ]
-every_memory = pytest.mark.parametrize("memory", MEMORIES, ids=["truncate", "bounded", "snapshot"])
+every_memory = pytest.mark.parametrize(
+    "memory", MEMORIES, ids=["truncate", "bounded", "bounded-1", "bounded-alone", "snapshot"]
+)
 
 
 def ask(max_tokens: int | None = 24, sampling: SamplingParams = GREEDY, **more: Any) -> Request:

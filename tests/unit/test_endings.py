@@ -45,16 +45,20 @@ def test_end_token_accepted_inside_a_draft_cuts_the_output(memory: dict[str, Any
         assert_plain(ScriptedTarget(seed=3, eog=(right[at],), **memory), following, engine.submit(following).result())
 
 
-@pytest.mark.parametrize("depth", [4, 8])
-def test_second_chat_turn_reuses_the_first_although_it_ended_inside_a_block(depth: int) -> None:
+@pytest.mark.parametrize(("depth", "length", "n_cached"), [(4, 4, 7), (8, 8, 7), (4, 9, 5)])
+def test_second_chat_turn_reuses_the_first_although_it_ended_inside_a_block(
+    depth: int, length: int, n_cached: int
+) -> None:
+    """A draft that is longer than the depth is taken back by a checkpoint: then its block is evaluated again."""
     right = tape(ScriptedTarget(seed=3), ask())
     target = ScriptedTarget(seed=3, eog=(right[12],), rollback=Rollback.BOUNDED, rollback_depth=depth)
     at = right.index(right[12], 5)
     with Engine(target, scheduler=Unlimited) as engine:
-        engine.submit(ask(strategy=oracle(right))).result()
+        engine.submit(ask(strategy=oracle(right, length))).result()
         second = ask(prompt=(*right[: at + 1], 7, 8, 9))
         completion = engine.submit(second).result()
-    assert completion.stats.cached_tokens == at
+    assert at == 7
+    assert completion.stats.cached_tokens == n_cached
     assert_plain(ScriptedTarget(seed=3, eog=(right[12],)), second, completion)
 
 

@@ -61,6 +61,7 @@ def test_interrupt_anywhere_loses_nothing(memory: dict[str, Any], when: When, ca
         except KeyboardInterrupt:
             struck = True
         assert struck == (target.armed == 0)
+        target.disarm()
         assert_plain(ScriptedTarget(**memory), ask(), generation.result())
         following = ask(prompt=right[:8])
         assert_plain(ScriptedTarget(**memory), following, engine.submit(following).result())
