@@ -12,13 +12,11 @@ from specframe import plugins
 from specframe.backends.llama.architectures import provides
 from specframe.backends.llama.gguf import GgufFile, LongArray, inspect
 from specframe.backends.llama.validation import validate_target
+from specframe.backends.llama.vocab_difference import vocabulary_difference
 from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 from specframe.plugin_info import StrategyInfo
-
-#: Vocabularies are padded to round sizes; this many surplus tokens at the end are no difference.
-PADDING = 512
 
 
 @attrs.frozen
@@ -132,22 +130,6 @@ def _draft_checks(target: GgufFile, path: Path, wanted: list[StrategyInfo]) -> I
     yield Check("draft", True, f"{draft.arch}, {draft.size_bytes / 1e6:.0f} MB, {len(draft.tensors)} tensors")
     difference = vocabulary_difference(target, draft)
     yield Check("draft vocabulary", difference is None, difference or "the same as the target's")
-
-
-def vocabulary_difference(target: GgufFile, draft: GgufFile) -> str | None:
-    """What differs between two vocabularies, naming the first differing token; None when token ids mean the same."""
-    kind = "tokenizer.ggml.model"
-    if (theirs := draft.metadata.get(kind)) is None:
-        return None  # it has no vocabulary and shares the target's
-    if (ours := target.metadata.get(kind)) != theirs:
-        return f"the target's tokenizer is {ours!r}, the draft's is {theirs!r}"
-    a, b = (file.array("tokenizer.ggml.tokens") or () for file in (target, draft))
-    for i, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return f"token {i} is {left!r} in the target and {right!r} in the draft"
-    if abs(len(a) - len(b)) > PADDING:
-        return f"the target has {len(a)} tokens, the draft {len(b)}"
-    return None
 
 
 def _strategy_check(file: GgufFile, info: StrategyInfo, draft: Path | None, *, decides: bool) -> Check:

@@ -90,6 +90,20 @@ class _Base:
         del options
         return 0
 
+    @classmethod
+    def model_options(cls, options: Any, draft_path: Path | None) -> Mapping[str, Any]:
+        """How a backend has to open the target's model for this strategy, in that backend's own words.
+
+        Only called before the target exists.
+        """
+        del options, draft_path
+        return {}
+
+    @classmethod
+    def check_files(cls, target: Path, draft: Path | None) -> None:
+        """Look at the files, before anything is loaded, and raise ConfigError when they cannot work together."""
+        del target, draft
+
     @property
     def max_draft(self) -> int | None:
         """Longest useful draft, or None for no limit of its own."""

@@ -18,3 +18,10 @@ def whole_number(low: int, high: int) -> Callable[[Any, attrs.Attribute[int], ob
             raise ValueError(msg)
 
     return check
+
+
+def fraction(_: object, field: attrs.Attribute[float], value: object) -> None:
+    """Validator of an attrs field: a number from 0 to 1. Raises ValueError that names the option."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        msg = f"option {field.name!r} must be a number from 0 to 1, not {value!r}"
+        raise ValueError(msg)

@@ -9,7 +9,8 @@ import pytest
 
 from specframe import plugins
 from specframe.backends.llama.gguf import inspect
-from specframe.compatibility import check_files, vocabulary_difference
+from specframe.backends.llama.vocab_difference import vocabulary_difference
+from specframe.compatibility import check_files
 from specframe.core.ports import Need
 from specframe.core.strategy import DraftRequest, Strategy
 from specframe.plugins import Registry

@@ -62,6 +62,9 @@ LAYER_INPUTS = frozenset(
     }
 )
 
+#: Of those, the ones that also hand out what comes out of the last layer, as the input of one after it.
+LAST_LAYER_INPUTS = frozenset({"deepseek4", "mimo2", "nemotron-h"})
+
 
 def provides(arch: str) -> Need:
     """What a target of this architecture can give a strategy beyond tokens."""

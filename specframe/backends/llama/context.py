@@ -5,24 +5,22 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from typing_extensions import Self
 
 from specframe.backends.llama.batch import Batch
 from specframe.backends.llama.context_options import ContextOptions
+from specframe.backends.llama.features import Features
 from specframe.backends.llama.library import Library
-from specframe.backends.llama.log import native_log
 from specframe.backends.llama.memory import Memory, rollback_kind
-from specframe.backends.llama.model import Model
+from specframe.backends.llama.model import Dependent, Model
+from specframe.backends.llama.native_context import NativeContext, native_rows
 from specframe.backends.llama.status import check, failure
 from specframe.core.errors import BackendError, ClosedError, ConfigError
-from specframe.core.ports import BatchEntry, Logits, Rollback
-
-_FLOAT32 = np.dtype(np.float32)
+from specframe.core.ports import BatchEntry, Decoded, Logits, Need, Rollback
 
 
 class Context:
@@ -46,7 +44,8 @@ class Context:
             ConfigError: an option cannot work, or not with this model.
             BackendError: llama.cpp could not create the context; the message quotes its reason.
         """
-        self._native: _Native | None = None
+        self._native: NativeContext | None = None
+        self._dependents: weakref.WeakSet[Dependent] = weakref.WeakSet()
         self._rows: Logits | None = None
         self._n_rows = 0
         self._lock = threading.RLock()
@@ -57,7 +56,7 @@ class Context:
             raise ConfigError(msg)
         self.model = model
         self.library: Library = model.library
-        self._native = _Native(model, self.options)
+        self._native = NativeContext(model, self.options, self.options.native(model))
         try:
             self._set_up()
         except BaseException:
@@ -83,7 +82,14 @@ class Context:
                 n_seq=self.n_seq, n_batch=self.n_batch,
             )  # fmt: skip
         self.rollback: Rollback = rollback_kind(self.model.facts, n_rs_seq=self.n_rs_seq, swa_full=options.swa_full)
-        self.memory = Memory(self, n_seq=self.n_seq, kind=self.rollback, depth=self.n_rs_seq)
+        self.memory = Memory(
+            self,
+            n_seq=self.n_seq,
+            kind=self.rollback,
+            depth=self.n_rs_seq,
+            # Cells of a sliding window may be scattered differently when they are restored, which ends the process.
+            checkpoint_on_device=options.checkpoint_on_device and not self.model.facts.n_swa,
+        )
         self.batch = Batch(
             self.library,
             native,
@@ -95,10 +101,10 @@ class Context:
             n_past=self.memory.n_past,
         )
         assert self._native is not None  # noqa: S101 -- for the type checker
-        self._native.batch = self.batch
+        self._native.before.append(self.batch.free)
         self._process, self._decode_type = lib.llama_process, lib.LLAMA_PROCESS_TYPE_DECODE
-        self._get_logits, self._buffer = lib.llama_get_logits, self.library.ffi.buffer
-        self._row_bytes = self.n_vocab * _FLOAT32.itemsize
+        self._get_logits = lib.llama_get_logits
+        self.features = Features(self)
         # Weakly: the model closes what depends on it, it does not keep it alive.
         self.model.adopt(self)
 
@@ -128,6 +134,7 @@ class Context:
             handle = self.handle
             n_rows = self.batch.fill(batch)
             self._rows, self._n_rows = None, -1
+            self.features.forget()
             self.memory.doubtful(batch)
             code = self._process(handle, self._decode_type, self.batch.handle)
             if code:
@@ -161,24 +168,47 @@ class Context:
                 pointer = self._get_logits(handle)
                 if not pointer:
                     raise failure("reading logits", meaning="the context has none", rows=n_rows)
-                view = memoryview(self._buffer(pointer, n_rows * self._row_bytes)).toreadonly()
-                rows = self._rows = np.frombuffer(view, _FLOAT32).reshape(n_rows, self.n_vocab)
+                rows = self._rows = native_rows(self.library, pointer, n_rows, self.n_vocab)
             return rows
+
+    def enable(self, needs: Need, layers: Sequence[int] = ()) -> None:
+        """Keep features of every token from the next decode on; see ``Target.enable``."""
+        with self._lock:
+            self.features.enable(needs, layers)
+
+    def decoded(self) -> Sequence[Decoded]:
+        """The entries of the last decode with their features; waits for the work. See ``Target.decoded``.
+
+        Views of native memory: valid until the next ``decode``.
+
+        Raises:
+            BackendError: the last decode failed, so there are none.
+            ClosedError: the context is closed.
+        """
+        with self._lock:
+            if self._n_rows < 0:
+                msg = "there are no features: the last decode failed"
+                raise BackendError(msg)
+            return self.features.read(self.batch.entries)
+
+    def adopt(self, dependent: Dependent) -> None:
+        """Close ``dependent``, which leans on this context, before it. It is held weakly."""
+        self.handle  # noqa: B018 -- refuses when closed
+        self._dependents.add(dependent)
 
     def close(self) -> None:
         """Free the context; closing twice is allowed. Waits for a decode in another thread."""
         with self._lock:
-            native, self._native = self._native, None
-            rows, self._rows = self._rows, None
-            if native is None:
+            if self._native is None:
                 return
-            # Slices of the rows keep this array alive, not the other way round.
-            base = None if rows is None else weakref.ref(_owner(rows))
-            del rows
-            if base is not None and (still_used := base()) is not None:
-                weakref.finalize(still_used, native.free).atexit = False
-            else:
-                native.free()
+            for dependent in list(self._dependents):
+                dependent.close()
+            native, self._native = self._native, None
+            views = self.features.forget() if hasattr(self, "features") else []
+            if self._rows is not None:
+                views.append(self._rows)
+                self._rows = None
+            native.free_after(views)
 
     def __enter__(self) -> Self:
         return self
@@ -192,36 +222,3 @@ class Context:
         # A backstop only. At interpreter exit the operating system frees better than a half dismantled Python.
         if not sys.is_finalizing() and getattr(self, "_native", None) is not None:
             self.close()
-
-
-def _owner(rows: Logits) -> Logits:
-    """The array that every slice of ``rows`` refers to: numpy skips the views in between."""
-    return rows.base if isinstance(rows.base, np.ndarray) else rows
-
-
-class _Native:
-    """What has to be freed, and in which order."""
-
-    def __init__(self, model: Model, options: ContextOptions) -> None:
-        self._free = model.library.lib.llama_free
-        self.batch: Batch | None = None
-        params = options.native(model)
-        native_log.take()
-        self.context = model.library.lib.llama_init_from_model(model.handle, params)
-        if not self.context:
-            raise failure(
-                "creating a context", meaning="llama.cpp cannot make one with these options", model=model.path.name,
-                n_ctx=options.n_ctx, n_seq=options.n_seq, type_k=options.type_k, type_v=options.type_v,
-            )  # fmt: skip
-        self._release: Callable[[], None] = model.hold()
-
-    def free(self) -> None:
-        """Free the batch, the context, and let go of the weights."""
-        if sys.is_finalizing():
-            return
-        if self.batch is not None:
-            self.batch.free()
-        context, self.context = self.context, None
-        if context is not None:
-            self._free(context)
-            self._release()

@@ -105,6 +105,8 @@ class ContextOptions:
     """One pool of cells for all sequences instead of one for each."""
     n_rs_seq: int = attrs.field(default=0, validator=_whole(0, 2**16, "use the longest draft"))
     """Recurrent states kept per sequence: tokens of a decode that can be taken back (recurrent, hybrid)."""
+    checkpoint_on_device: bool = attrs.field(default=False, validator=_flag)
+    """Keep the checkpoint of a verification in device memory, where it costs no transfer (recurrent, hybrid)."""
     n_outputs_max: int | None = attrs.field(
         default=None,
         validator=attrs.validators.optional(_whole(1, _MAX_TOKENS, "leave it out for 64 rows per sequence")),

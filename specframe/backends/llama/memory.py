@@ -33,19 +33,18 @@ class Owner(Protocol):
 
 @attrs.define(eq=False)
 class LlamaCheckpoint:
-    """Saved memory of one sequence: what cannot be cut, in host memory; the rest stays in the context."""
+    """Saved memory of one sequence: what cannot be cut; the rest stays in the context."""
 
     seq: int
     n_past: int
     state: npt.NDArray[np.uint8] | None = attrs.field(default=None, repr=False)
     """None: the sequence was empty, or can be cut at will."""
+    n_bytes: int = 0
+    """Memory it takes, on the host or on the device."""
+    on_device: bool = False
+    """``state`` is only the description; the values are in device memory, until the next such checkpoint."""
     stale: bool = False
-    """The sequence was cut below ``n_past`` since: what the checkpoint builds on is gone."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Host memory it takes."""
-        return 0 if self.state is None else self.state.nbytes
+    """The sequence was cut below ``n_past`` since, or the device memory was reused: it cannot be restored any more."""
 
 
 def rollback_kind(facts: ModelFacts, *, n_rs_seq: int, swa_full: bool) -> Rollback:
@@ -67,7 +66,9 @@ class Memory:
     Not for use from two threads at once.
     """
 
-    def __init__(self, owner: Owner, *, n_seq: int, kind: Rollback, depth: int) -> None:
+    def __init__(
+        self, owner: Owner, *, n_seq: int, kind: Rollback, depth: int, checkpoint_on_device: bool = False
+    ) -> None:
         """Watch over the memory of a context.
 
         Args:
@@ -75,11 +76,13 @@ class Memory:
             n_seq: sequences it holds.
             kind: how they can be shortened.
             depth: tokens that can be taken back when ``kind`` is BOUNDED.
+            checkpoint_on_device: keep checkpoints that need not last where the memory itself is.
         """
         self._owner = owner
         self._ffi, self._lib = owner.library.ffi, owner.library.lib
         self._memory = self._lib.llama_get_memory(owner.handle)
         self._n_seq, self._kind, self._depth = n_seq, kind, depth
+        self._on_device = checkpoint_on_device
         self._undoable = [0] * n_seq
         self._checkpoints: weakref.WeakSet[LlamaCheckpoint] = weakref.WeakSet()
         self._pos_max = self._lib.llama_memory_seq_pos_max
@@ -141,28 +144,39 @@ class Memory:
         if not removed or self.n_past(seq) != 0:
             raise failure("clearing a sequence", meaning="its memory is not empty", seq=seq, n_past=self.n_past(seq))
 
-    def checkpoint(self, seq: int) -> LlamaCheckpoint:
+    def checkpoint(self, seq: int, *, lasting: bool = False) -> LlamaCheckpoint:
         """Save what :meth:`truncate` cannot bring back. Raises BackendError when there is no room."""
         held = self.n_past(seq)
         checkpoint = LlamaCheckpoint(seq, held)
         if held and self._kind is not Rollback.TRUNCATE:
-            context, flags = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-            size = int(self._lib.llama_state_seq_get_size_ext(context, seq, flags))
-            try:
-                state = np.empty(size, np.uint8)
-            except MemoryError:
-                raise failure(
-                    "taking a checkpoint", meaning="there is not enough memory", seq=seq, n_bytes=size
-                ) from None
-            target = self._ffi.from_buffer("uint8_t[]", state, require_writable=True)
-            wrote = int(self._lib.llama_state_seq_get_data_ext(context, target, size, seq, flags))
-            if wrote != size or size == 0:
-                raise failure(
-                    "taking a checkpoint", meaning="the state was not written", seq=seq, size=size, wrote=wrote
-                )
-            checkpoint.state = state
+            checkpoint.on_device = self._on_device and not lasting
+            if checkpoint.on_device:
+                # llama.cpp keeps one such state per sequence, and ends the process when asked for an overwritten one.
+                for other in self._checkpoints:
+                    other.stale |= other.on_device and other.seq == seq
+            self._save(checkpoint)
         self._checkpoints.add(checkpoint)
         return checkpoint
+
+    def _flags(self, checkpoint: LlamaCheckpoint) -> int:
+        partial: int = self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        return partial | (self._lib.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE if checkpoint.on_device else 0)
+
+    def _save(self, checkpoint: LlamaCheckpoint) -> None:
+        context, seq, flags = self._owner.handle, checkpoint.seq, self._flags(checkpoint)
+        size = int(self._lib.llama_state_seq_get_size_ext(context, seq, flags))
+        try:
+            state = np.empty(size, np.uint8)
+        except MemoryError:
+            raise failure("taking a checkpoint", meaning="there is not enough memory", seq=seq, n_bytes=size) from None
+        target = self._ffi.from_buffer("uint8_t[]", state, require_writable=True)
+        wrote = int(self._lib.llama_state_seq_get_data_ext(context, target, size, seq, flags))
+        if wrote != size or size == 0:
+            raise failure("taking a checkpoint", meaning="the state was not written", seq=seq, size=size, wrote=wrote)
+        checkpoint.state, checkpoint.n_bytes = state, size
+        if checkpoint.on_device:
+            everything = self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            checkpoint.n_bytes = int(self._lib.llama_state_seq_get_size_ext(context, seq, everything))
 
     def restore(self, checkpoint: LlamaCheckpoint) -> None:
         """Bring a sequence back to a checkpoint; may be done more than once.
@@ -183,11 +197,12 @@ class Memory:
             return
         self._undoable[seq] = 0
         if checkpoint.state is not None:
-            context, flags = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            context, size = self._owner.handle, checkpoint.state.nbytes
             source = self._ffi.from_buffer("uint8_t[]", checkpoint.state)
-            read = int(self._lib.llama_state_seq_set_data_ext(context, source, checkpoint.n_bytes, seq, flags))
-            if read != checkpoint.n_bytes:
-                msg = f"sequence {seq} cannot be restored: llama.cpp took {read} of {checkpoint.n_bytes} bytes"
+            flags = self._flags(checkpoint)
+            read = int(self._lib.llama_state_seq_set_data_ext(context, source, size, seq, flags))
+            if read != size:
+                msg = f"sequence {seq} cannot be restored: llama.cpp took {read} of {size} bytes"
                 raise RollbackError(msg)
         self._cut(seq, n_past)
         self._outdate(seq, n_past)

@@ -12,6 +12,7 @@ from specframe.backends.llama.context import Context
 from specframe.backends.llama.memory import LlamaCheckpoint
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.sampler import LlamaSampler
+from specframe.backends.llama.services import LlamaServices
 from specframe.backends.llama.validation import validate_target
 from specframe.backends.llama.vocab import LlamaVocab
 from specframe.core.errors import ConfigError
@@ -44,6 +45,7 @@ class LlamaTarget(Target):
         self._model = model
         self._context = context = Context(model, **options)
         self._memory = context.memory
+        self._services = LlamaServices(context)
         self._info = TargetInfo(
             n_vocab=context.n_vocab,
             n_ctx=context.n_ctx,
@@ -84,6 +86,19 @@ class LlamaTarget(Target):
         """See ``Target.logits``; readable until the next ``decode``, also when the target is closed before."""
         return self._context.logits()
 
+    def enable(self, needs: Need, layers: Sequence[int] = ()) -> None:
+        """See ``Target.enable``."""
+        self._context.enable(needs, layers)
+
+    def decoded(self) -> Sequence[Decoded]:
+        """See ``Target.decoded``."""
+        return self._context.decoded()
+
+    @property
+    def services(self) -> LlamaServices:
+        """See ``Target.services``."""
+        return self._services
+
     def n_past(self, seq: int) -> int:
         """See ``Target.n_past``."""
         return self._memory.n_past(seq)
@@ -97,9 +112,8 @@ class LlamaTarget(Target):
         self._memory.clear(seq)
 
     def checkpoint(self, seq: int, *, lasting: bool = False) -> LlamaCheckpoint:
-        """See ``Target.checkpoint``; the state is copied to host memory."""
-        del lasting  # in host memory all of them last
-        return self._memory.checkpoint(seq)
+        """See ``Target.checkpoint``; the state is copied to host memory, unless device memory was asked for."""
+        return self._memory.checkpoint(seq, lasting=lasting)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See ``Target.restore``."""

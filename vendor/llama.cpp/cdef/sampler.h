@@ -58,3 +58,14 @@ struct llama_sampler *llama_sampler_init_dry(const struct llama_vocab *vocab, fl
                                              const char **seq_breakers, size_t num_breakers);
 struct llama_sampler *llama_sampler_init_logit_bias(int32_t n_vocab, int32_t n_logit_bias,
                                                     const llama_logit_bias *logit_bias);
+
+/* Samplers that run inside the evaluation, one chain per sequence; the caller keeps owning the chain. False: this one
+   cannot. NULL takes it away. Rows of logits are not copied to the host where such a chain chose. */
+bool llama_set_sampler(struct llama_context *ctx, llama_seq_id seq_id, struct llama_sampler *smpl);
+/* i is an index into the batch. -1: nothing was chosen. */
+llama_token llama_get_sampled_token_ith(struct llama_context *ctx, int32_t i);
+/* What a chain left over: ids and logits in the same order, which need not be a sorted one. */
+llama_token *llama_get_sampled_candidates_ith(struct llama_context *ctx, int32_t i);
+uint32_t llama_get_sampled_candidates_count_ith(struct llama_context *ctx, int32_t i);
+float *llama_get_sampled_logits_ith(struct llama_context *ctx, int32_t i);
+uint32_t llama_get_sampled_logits_count_ith(struct llama_context *ctx, int32_t i);

@@ -1,0 +1,40 @@
+"""What strategies with a model of their own build on: the target's model and context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from specframe.backends.llama.draft_context import DraftContext
+from specframe.backends.llama.gguf import GgufFile, inspect
+from specframe.backends.llama.model import Model
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.context import Context
+
+
+@attrs.frozen(eq=False)
+class LlamaServices:
+    """``Target.services`` of a llama.cpp target. What it opens is the caller's to close."""
+
+    context: Context = attrs.field(repr=False)
+    """The target's context."""
+
+    @property
+    def model(self) -> Model:
+        """The target's model; may be shared, never closed."""
+        return self.context.model
+
+    def inspect(self, path: Path) -> GgufFile:
+        """Metadata of another file. Raises ConfigError."""
+        return inspect(path, library=self.model.library)
+
+    def open_model(self, path: Path, **options: Any) -> Model:
+        """Load another model with the same library; see :class:`~specframe.backends.llama.model.Model`."""
+        return Model(path, library=self.model.library, **options)
+
+    def open_heads(self, model: Model, **options: Any) -> DraftContext:
+        """A context for the NextN layers of ``model``; see :class:`DraftContext`."""
+        return DraftContext(model, self.context, **options)

@@ -1,0 +1,268 @@
+"""Drafting with multi-token prediction heads: layers trained to predict further tokens from the target's hidden states.
+
+DeepSeek-V3 (arXiv:2412.19437, section 2.2) calls them MTP modules; llama.cpp calls them NextN layers and drafts with
+them as ``draft-mtp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+from typing_extensions import override
+
+from specframe.core.errors import ConfigError
+from specframe.core.history import History
+from specframe.core.ports import Decoded, Need, Rows
+from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext
+from specframe.strategies._options import fraction, whole_number
+from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services
+
+MAX_DRAFT = 64
+_UNSET = attrs.validators.optional
+
+
+@attrs.frozen(kw_only=True)
+class MtpOptions:
+    """Options of ``mtp``."""
+
+    n_max: int = attrs.field(
+        default=3,
+        validator=whole_number(1, MAX_DRAFT),
+        metadata={"doc": "most tokens to draft; chained heads: one each"},
+    )
+    n_min: int = attrs.field(
+        default=0, validator=whole_number(0, MAX_DRAFT), metadata={"doc": "drafts shorter than this are dropped"}
+    )
+    p_min: float = attrs.field(
+        default=0.0, validator=fraction, metadata={"doc": "a draft ends before a token less probable than this"}
+    )
+    type_k: str = attrs.field(default="f16", metadata={"doc": "memory format of the heads' keys"})
+    type_v: str = attrs.field(default="f16", metadata={"doc": "memory format of the heads' values"})
+    n_ctx: int | None = attrs.field(
+        default=None,
+        validator=_UNSET(whole_number(1, 2**31 - 1)),
+        metadata={"doc": "tokens of a sequence the heads can hold; the target's unless set"},
+    )
+    n_batch: int | None = attrs.field(
+        default=None,
+        validator=_UNSET(whole_number(1, 2**31 - 1)),
+        metadata={"doc": "most tokens the heads evaluate at once; the target's unless set"},
+    )
+    threads: int | None = attrs.field(
+        default=None, validator=_UNSET(whole_number(1, 512)), metadata={"doc": "threads; the target's unless set"}
+    )
+    n_gpu_layers: int | None = attrs.field(
+        default=None,
+        validator=_UNSET(whole_number(0, 2**31 - 1)),
+        metadata={"doc": "layers of the draft file to keep on a GPU; all unless set"},
+    )
+    backend_sampling: bool = attrs.field(
+        default=True,
+        validator=attrs.validators.instance_of(bool),
+        metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.n_min > self.n_max:
+            msg = f"n_min={self.n_min} would drop every draft of n_max={self.n_max} tokens; lower it"
+            raise ValueError(msg)
+
+
+@attrs.define(eq=False)
+class _Draft:
+    """One sequence while it is drafted for."""
+
+    seq: int
+    pos: int
+    """Of the last committed token."""
+    last: int
+    limit: int
+    states: list[Rows]
+    """What pairs with ``last`` and each drafted token."""
+    tokens: list[int] = attrs.field(factory=list)
+    done: bool = False
+
+
+class Mtp(BatchStrategy):
+    """The model's own prediction heads, from the target's file or from a draft file.
+
+    **Input.** A head reads a token and the hidden state of the target one position before it, and predicts the token
+    after it. It has a memory (KV cache) of its own that follows the committed text, or attends to the target's
+    (``gemma4-assistant``).
+
+    **Draft.** The last committed token first, then each drafted token with the head's own hidden state, up to
+    ``n_max`` tokens or to the first one less probable than ``p_min``. Models with several chained heads (``step35``)
+    use head i for the i-th token. All sequences are drafted for in one evaluation per token.
+
+    **Cost.** One evaluation of the head per drafted token, and one per verified batch to take over what the target
+    has seen.
+    """
+
+    name = "mtp"
+    needs = Need.HIDDEN
+    uses_draft_file = True
+    Options = MtpOptions
+
+    @classmethod
+    @override
+    def rollback_depth(cls, options: Any) -> int:
+        return int(options.n_max)
+
+    @classmethod
+    @override
+    def model_options(cls, options: Any, draft_path: Path | None) -> Mapping[str, Any]:
+        return {"load_mtp": True} if draft_path is None else {}
+
+    @classmethod
+    @override
+    def check_files(cls, target: Path, draft: Path | None) -> None:
+        from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
+        from specframe.backends.llama.mtp_files import check_mtp  # noqa: PLC0415 -- native
+
+        check_mtp(inspect(target), None if draft is None else inspect(draft))
+
+    def __init__(self, options: Any, context: StrategyContext) -> None:
+        super().__init__(options, context)
+        from specframe.backends.llama.draft_context import DraftEntry  # noqa: PLC0415 -- native
+        from specframe.backends.llama.mtp_files import check_mtp  # noqa: PLC0415 -- native
+
+        services, path = llama_services(self.name, context), context.draft_path
+        check_mtp(services.model.gguf, None if path is None else services.inspect(path))
+        if path is None and not services.model.load_mtp:
+            msg = (
+                f"the NextN layers of {services.model.path.name} were not loaded; choose strategy {self.name!r} when "
+                "the model is loaded"
+            )
+            raise ConfigError(msg)
+        self._entry = DraftEntry
+        self._model, self._owned = draft_model(services, path, load_mtp=True, n_gpu_layers=options.n_gpu_layers)
+        try:
+            self._context = services.open_heads(
+                self._model,
+                n_ctx=None if options.n_ctx is None else min(options.n_ctx, context.target.n_ctx),
+                n_batch=options.n_batch,
+                type_k=options.type_k,
+                type_v=options.type_v,
+                n_threads=options.threads,
+                backend_sampling=options.backend_sampling,
+                probabilities=options.p_min > 0,
+            )
+        except BaseException:
+            if self._owned:
+                self._model.close()
+            raise
+        self._n_max: int = options.n_max
+        self._chained = self._context.n_heads > 1
+        if self._chained:
+            self._n_max = min(self._n_max, self._context.n_heads)
+        self._shared = self._context.shares_memory
+        self._held = [HeldSequence(self._context.width, self._n_max + 1) for _ in range(context.target.n_seq)]
+
+    @property
+    @override
+    def max_draft(self) -> int:
+        return self._n_max
+
+    @override
+    def begin(self, seq: int, history: History, n_held: int) -> int:
+        return self._held[seq].begin(history[:n_held])
+
+    @override
+    def process(self, batch: Sequence[Decoded]) -> None:
+        entries, done = [], []
+        for decoded in batch:
+            held = self._held[decoded.seq]
+            found = held.unseen(decoded)
+            end = decoded.pos + len(decoded.tokens)
+            if found is not None:
+                k, states = found
+                end = min(end, self._context.n_ctx)
+                tokens = decoded.tokens[k : end - decoded.pos]
+                if tokens:
+                    entries.append(self._entry(decoded.seq, decoded.pos + k, tokens, states[: len(tokens)]))
+            if end <= len(held.tokens) or found is not None:
+                done.append((held, decoded, end))
+        if not self._shared:
+            self._take_over(entries)
+        for held, decoded, end in done:
+            held.seen(decoded, max(end, len(held.tokens)))
+
+    def _take_over(self, entries: Sequence[Any]) -> None:
+        """Let the heads see tokens with the target's hidden states; nothing is predicted."""
+        context = self._context
+        for part in batches(entries, context.n_batch):
+            try:
+                for head in range(context.n_heads):
+                    for entry in part:
+                        context.truncate(entry.seq, entry.pos)
+                    context.use_head(head)
+                    context.decode(part)
+            finally:
+                context.use_head(0)
+
+    @override
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        drafts = [self._start(request) for request in requests]
+        live = [draft for draft in drafts if draft is not None]
+        try:
+            step = 0
+            while live:
+                self._predict(live, step)
+                live = [draft for draft in live if not draft.done]
+                step += 1
+        finally:
+            if self._chained:
+                self._context.use_head(0)
+        return [draft.tokens if draft and len(draft.tokens) >= self.options.n_min else () for draft in drafts]
+
+    def _start(self, request: DraftRequest) -> _Draft | None:
+        """Ready to draft behind the last committed token; None when memory does not reach up to it."""
+        history, seq = request.history, request.seq
+        held, pos = self._held[seq], len(history) - 1
+        row = held.row(pos - 1)
+        limit = min(self._n_max, request.budget, self._context.n_ctx - pos)
+        if len(held.tokens) != pos or row is None or limit < 1:
+            return None
+        if self._shared and self._context.n_past(seq) != pos:
+            return None  # tokens wait to be evaluated again: the target's memory is behind
+        return _Draft(seq, pos, history[-1], limit, [row])
+
+    def _predict(self, drafts: Sequence[_Draft], step: int) -> None:
+        """One more token for each of ``drafts``, in one evaluation."""
+        context = self._context
+        context.use_head(step if self._chained else 0)
+        entries = []
+        for draft in drafts:
+            if self._chained:
+                # Another head is another layer, with memory of its own: it has to see all that was drafted so far.
+                start, tokens, states = draft.pos, [draft.last, *draft.tokens], np.concatenate(draft.states)
+            else:
+                start = draft.pos if self._shared else draft.pos + step
+                tokens, states = [draft.tokens[-1] if step else draft.last], draft.states[-1]
+            context.truncate(draft.seq, start)
+            entries.append(self._entry(draft.seq, start, tokens, states, output=True))
+        context.decode(entries)
+        states = context.states()
+        for i, (draft, (token, probability)) in enumerate(zip(drafts, context.choices(), strict=True)):
+            if probability < self.options.p_min:
+                draft.done = True
+                continue
+            draft.tokens.append(token)
+            draft.done = len(draft.tokens) >= draft.limit
+            # A view, copied when the next batch is filled; the chain needs all of them to the end.
+            draft.states.append(states[i : i + 1].copy() if self._chained else states[i : i + 1])
+
+    @override
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            self._held[outcome.seq].committed(len(outcome.history))
+
+    @override
+    def close(self) -> None:
+        self._context.close()
+        if self._owned:
+            self._model.close()
