@@ -140,6 +140,10 @@ def _strategy_check(file: GgufFile, info: StrategyInfo, draft: Path | None, *, d
         return Check(subject, False, f"needs {names} of the target, which {file.arch} does not provide", decides)
     if draft is not None and not info.uses_draft_file:
         return Check(subject, not decides, "uses no draft file, but one was given", decides)
+    try:
+        info.cls.check_files(file.path, draft)
+    except ConfigError as error:
+        return Check(subject, False, str(error), decides)
     return Check(
         subject, True, "needs nothing but tokens" if not info.needs else "the target provides what it needs", decides
     )

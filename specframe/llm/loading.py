@@ -12,6 +12,7 @@ from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
+from specframe.core.strategy import StrategySpec
 from specframe.llm.llm import LLM, LLMInfo
 from specframe.llm.options import StrategyChoice, StrategyChooser
 
@@ -88,7 +89,12 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     watching = [*(cls() for cls in plugins.registry().observers()), *observers]
     native = load_library(library)
     validate_target(inspect(path, library=native))
-    opened = Model(path, library=native, n_gpu_layers=n_gpu_layers, progress=progress)
+    wanted = chooser.default
+    needed: Mapping[str, Any] = {}
+    if wanted is not None:
+        wanted.cls.check_files(path, wanted.draft_path)
+        needed = wanted.cls.model_options(wanted.options, wanted.draft_path)
+    opened = Model(path, library=native, n_gpu_layers=n_gpu_layers, progress=progress, **needed)
     try:
         target = LlamaTarget(
             opened,
@@ -98,6 +104,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
             n_seq=parallel,
             n_threads=threads,
             flash_attn=flash_attn,
+            n_rs_seq=_rollback_depth(wanted, n_batch=min(n_batch, n_ubatch)),
         )
         return LLM(
             target=target,
@@ -125,6 +132,12 @@ def context_length(asked: int | None, trained: int) -> int:
         log.warning("n_ctx %d is more than the %d tokens the model was trained with; using %d", asked, trained, trained)
         return trained
     return asked
+
+
+def _rollback_depth(spec: StrategySpec | None, *, n_batch: int) -> int:
+    """Recurrent states to keep: the longest draft of the strategy, as far as batches of this size allow for it."""
+    wished = 0 if spec is None else spec.cls.rollback_depth(spec.options)
+    return max(0, min(wished, n_batch - 2))  # llama.cpp wants two tokens more in a batch
 
 
 def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:

@@ -56,21 +56,33 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return low
 
 
-@attrs.define(eq=False)
 class HeldSequence:
-    """What draft memory holds of one sequence: ``tokens``, each paired with the hidden state before it.
+    """What is known of one sequence: committed tokens, and the hidden states that are needed to go on.
 
-    The memory itself may hold more for a moment, what was only drafted; it is cut to this before it is used again.
+    ``tokens[:evaluated]`` are in the memory of the heads, each paired with the target's hidden state before it. The
+    others wait, so that they can be evaluated together with the next draft. The memory itself may hold more for a
+    moment, what was only drafted; it is cut before it is used again.
+
+    Args:
+        width: of a hidden state.
+        n_rows: hidden states at the end of a batch that may be asked for: one more than the longest draft.
     """
 
-    width: int
-    n_rows: int
-    """Hidden states at the end of the last batch that may be asked for: one more than the longest draft."""
-    tokens: list[int] = attrs.field(factory=list)
-    in_prompt: bool = False
-    _tail_pos: int = 0
-    _tail: Rows | None = None
-    _boundaries: dict[int, Rows] = attrs.field(factory=dict)
+    def __init__(self, width: int, n_rows: int) -> None:
+        self._width, self._n_rows = width, n_rows
+        self._reset()
+
+    def _reset(self) -> None:
+        self.tokens: list[int] = []
+        self.evaluated = 0
+        """May be one more than there are tokens: the last committed one was drafted from."""
+        self._in_prompt = False
+        self._in_doubt = False
+        # Hidden states of consecutive positions, reaching back to the one before the first token that waits. Before
+        # the first token of all they are zeros.
+        self._rows: Rows = np.zeros((1, self._width), np.float32)
+        self._first = -1
+        self._boundaries: dict[int, Rows] = {}
 
     def begin(self, prompt: Sequence[int]) -> int:
         """A request starts with ``prompt``, all of which the target holds; returns how much of it need not be repeated.
@@ -78,60 +90,65 @@ class HeldSequence:
         The hidden state before the first new token is needed. Where it is not kept, the target evaluates one token
         again.
         """
-        self.in_prompt = True
-        n = common_prefix(self.tokens, prompt)
+        n = 0 if self._in_doubt else common_prefix(self.tokens, prompt)
+        if not n:
+            self._reset()
+        self._in_prompt = True
         self.keep(n)
-        return n if n == 0 or self.row(n - 1) is not None else n - 1
+        return n if self._before(n) is not None else n - 1
 
     def keep(self, n: int) -> None:
         """Forget all but the first ``n`` tokens."""
         del self.tokens[n:]
+        self.evaluated = min(self.evaluated, n)
+        self._rows = self._rows[: max(0, n - self._first)]
         for pos in [pos for pos in self._boundaries if pos >= n]:
             del self._boundaries[pos]
 
-    def row(self, pos: int) -> Rows | None:
-        """The target's hidden state at ``pos`` ``(1, width)``; zeros before the first token, None when not kept."""
-        if pos < 0:
-            return np.zeros((1, self.width), np.float32)
-        tail, index = self._tail, pos - self._tail_pos
-        if tail is not None and 0 <= index < len(tail):
-            return tail[index : index + 1]
-        return self._boundaries.get(pos)
+    def _before(self, pos: int) -> Rows | None:
+        """Hidden states of the positions up to ``pos``, not included; None when the last of them is not kept."""
+        n = pos - self._first
+        return self._rows[:n] if 0 < n <= len(self._rows) else self._boundaries.get(pos - 1)
 
-    def unseen(self, decoded: Decoded) -> tuple[int, Rows] | None:
-        """The first index into ``decoded.tokens`` that is not held yet, and the states that pair with those from it.
-
-        None: there is nothing to do, or what comes before it is missing. ``tokens`` is cut to what agrees.
-        """
-        hidden = decoded.hidden
+    def seen(self, decoded: Decoded) -> None:
+        """The target decoded more; what is known already is passed over."""
+        hidden, pos, new = decoded.hidden, decoded.pos, list(decoded.tokens)
         if hidden is None:
             msg = "the target decoded tokens without their hidden states"
             raise InternalError(msg)
-        pos, new = decoded.pos, list(decoded.tokens)
-        if pos > len(self.tokens):
-            return None
-        k = common_prefix(self.tokens[pos : pos + len(new)], new)
-        before = hidden[k - 1 : k] if k else self.row(pos - 1)
-        if k == len(new) or before is None:
-            return None
-        self.keep(pos + k)
-        return k, np.concatenate([before, hidden[k:-1]])
-
-    def seen(self, decoded: Decoded, n_held: int) -> None:
-        """``decoded`` was processed: ``n_held`` tokens are held now, and its hidden states are known."""
-        assert decoded.hidden is not None  # noqa: S101 -- for the type checker
-        end = decoded.pos + len(decoded.tokens)
-        self.tokens.extend(decoded.tokens[len(self.tokens) - decoded.pos : n_held - decoded.pos])
-        tail = decoded.hidden[-self.n_rows :].copy()
-        self._tail, self._tail_pos = tail, end - len(tail)
-        if self.in_prompt and n_held == end:
-            self._boundaries[end - 1] = tail[-1:]
+        if self._in_doubt or pos > len(self.tokens):
+            return  # something was missed, in an interrupt: no more drafts until the next request
+        self._in_doubt = True
+        n_known = common_prefix(self.tokens[pos : pos + len(new)], new)
+        if n_known < len(new):
+            if pos + n_known < len(self.tokens):
+                self.keep(pos + n_known)
+            self.tokens.extend(new[n_known:])
+        end = pos + len(new)
+        first = min(self.evaluated - 1, end - self._n_rows)
+        before = self._before(pos)
+        if before is None or first >= pos:
+            self._rows, self._first = hidden[max(0, first - pos) :].copy(), max(pos, first)
+        else:
+            before = before[first - pos :]
+            self._rows, self._first = np.concatenate([before, hidden]), pos - len(before)
+        if self._in_prompt:
+            self._boundaries[end - 1] = hidden[-1:].copy()
             if len(self._boundaries) > MAX_BOUNDARIES:
                 del self._boundaries[min(self._boundaries)]
+        self._in_doubt = self.evaluated < len(self.tokens) and self._first >= self.evaluated
+
+    def waiting(self, n: int) -> tuple[list[int], Rows] | None:
+        """Tokens of the first ``n`` that wait, with a state for each and for the one after them; None: not known."""
+        self.evaluated = min(self.evaluated, n)
+        start = self.evaluated - 1 - self._first
+        if self._in_doubt or len(self.tokens) < n or start < 0 or n - self._first > len(self._rows):
+            return None
+        return self.tokens[self.evaluated : n], self._rows[start : n - self._first]
 
     def committed(self, n: int) -> None:
         """The sequence has ``n`` committed tokens now; the last one was not evaluated yet."""
-        self.in_prompt = False
+        self._in_prompt = False
         if len(self.tokens) >= n:
             self.keep(n - 1)
 

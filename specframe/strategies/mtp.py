@@ -22,6 +22,8 @@ from specframe.strategies._options import fraction, whole_number
 from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services
 
 MAX_DRAFT = 64
+#: Tokens that may wait to be evaluated by the heads together with a draft.
+MAX_WAITING = 32
 _UNSET = attrs.validators.optional
 
 
@@ -79,11 +81,15 @@ class _Draft:
     seq: int
     pos: int
     """Of the last committed token."""
-    last: int
     limit: int
-    states: list[Rows]
-    """What pairs with ``last`` and each drafted token."""
+    start: int
+    """Position of the first of ``inputs``."""
+    inputs: list[int]
+    """What the heads have not evaluated yet: waiting tokens, and the last committed one."""
+    states: Rows
+    """What pairs with ``inputs`` and the tokens drafted behind them."""
     tokens: list[int] = attrs.field(factory=list)
+    n_steps: int = 0
     done: bool = False
 
 
@@ -98,8 +104,8 @@ class Mtp(BatchStrategy):
     ``n_max`` tokens or to the first one less probable than ``p_min``. Models with several chained heads (``step35``)
     use head i for the i-th token. All sequences are drafted for in one evaluation per token.
 
-    **Cost.** One evaluation of the head per drafted token, and one per verified batch to take over what the target
-    has seen.
+    **Cost.** One evaluation of the head per drafted token. What the target accepted is evaluated with the target's
+    hidden states in the first one of the next draft; only prompts have evaluations of their own.
     """
 
     name = "mtp"
@@ -144,7 +150,7 @@ class Mtp(BatchStrategy):
             self._context = services.open_heads(
                 self._model,
                 n_ctx=None if options.n_ctx is None else min(options.n_ctx, context.target.n_ctx),
-                n_batch=options.n_batch,
+                n_batch=max(options.n_batch or context.target.n_batch, (options.n_max + 1) * context.target.n_seq),
                 type_k=options.type_k,
                 type_v=options.type_v,
                 n_threads=options.threads,
@@ -160,7 +166,10 @@ class Mtp(BatchStrategy):
         if self._chained:
             self._n_max = min(self._n_max, self._context.n_heads)
         self._shared = self._context.shares_memory
-        self._held = [HeldSequence(self._context.width, self._n_max + 1) for _ in range(context.target.n_seq)]
+        n_seq = context.target.n_seq
+        # Beside the waiting tokens, each sequence has the last committed token in a draft batch, or the whole draft.
+        self._patience = min(MAX_WAITING, self._context.n_batch // n_seq - self._n_max)
+        self._held = [HeldSequence(self._context.width, self._n_max + 1) for _ in range(n_seq)]
 
     @property
     @override
@@ -173,27 +182,26 @@ class Mtp(BatchStrategy):
 
     @override
     def process(self, batch: Sequence[Decoded]) -> None:
-        entries, done = [], []
+        late = []
         for decoded in batch:
             held = self._held[decoded.seq]
-            found = held.unseen(decoded)
-            end = decoded.pos + len(decoded.tokens)
-            if found is not None:
-                k, states = found
-                end = min(end, self._context.n_ctx)
-                tokens = decoded.tokens[k : end - decoded.pos]
-                if tokens:
-                    entries.append(self._entry(decoded.seq, decoded.pos + k, tokens, states[: len(tokens)]))
-            if end <= len(held.tokens) or found is not None:
-                done.append((held, decoded, end))
-        if not self._shared:
-            self._take_over(entries)
-        for held, decoded, end in done:
-            held.seen(decoded, max(end, len(held.tokens)))
+            held.seen(decoded)
+            if self._shared:
+                held.evaluated = len(held.tokens)
+            elif len(held.tokens) - held.evaluated > self._patience:
+                late.append(decoded.seq)
+        if late:
+            self._take_over(late)
 
-    def _take_over(self, entries: Sequence[Any]) -> None:
-        """Let the heads see tokens with the target's hidden states; nothing is predicted."""
-        context = self._context
+    def _take_over(self, seqs: Sequence[int]) -> None:
+        """Let the heads see the tokens that wait; nothing is predicted."""
+        context, entries = self._context, []
+        for seq in seqs:
+            held = self._held[seq]
+            n = min(len(held.tokens), context.n_ctx)
+            if held.evaluated < n and (found := held.waiting(n)) is not None:
+                tokens, states = found
+                entries.append(self._entry(seq, held.evaluated, tokens, states[:-1]))
         for part in batches(entries, context.n_batch):
             try:
                 for head in range(context.n_heads):
@@ -203,6 +211,12 @@ class Mtp(BatchStrategy):
                     context.decode(part)
             finally:
                 context.use_head(0)
+            for entry in part:
+                self._held[entry.seq].evaluated = entry.pos + len(entry.tokens)
+        for seq in seqs:
+            held = self._held[seq]
+            if held.evaluated >= context.n_ctx:
+                held.evaluated = len(held.tokens)  # beyond what fits nothing is drafted, and nothing has to wait
 
     @override
     def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
@@ -217,44 +231,47 @@ class Mtp(BatchStrategy):
         finally:
             if self._chained:
                 self._context.use_head(0)
-        return [draft.tokens if draft and len(draft.tokens) >= self.options.n_min else () for draft in drafts]
+        n_min: int = self.options.n_min
+        return [draft.tokens if draft and len(draft.tokens) >= min(n_min, draft.limit) else () for draft in drafts]
 
     def _start(self, request: DraftRequest) -> _Draft | None:
-        """Ready to draft behind the last committed token; None when memory does not reach up to it."""
+        """Ready to draft behind the last committed token; None when that is not possible now."""
         history, seq = request.history, request.seq
         held, pos = self._held[seq], len(history) - 1
-        row = held.row(pos - 1)
         limit = min(self._n_max, request.budget, self._context.n_ctx - pos)
-        if len(held.tokens) != pos or row is None or limit < 1:
+        if limit < 1 or (self._shared and self._context.n_past(seq) != pos):
+            return None  # or the target has tokens to evaluate again, and its memory is behind
+        if (found := held.waiting(pos)) is None:
             return None
-        if self._shared and self._context.n_past(seq) != pos:
-            return None  # tokens wait to be evaluated again: the target's memory is behind
-        return _Draft(seq, pos, history[-1], limit, [row])
+        tokens, states = found
+        return _Draft(seq, pos, limit, held.evaluated, [*tokens, history[-1]], states)
 
     def _predict(self, drafts: Sequence[_Draft], step: int) -> None:
         """One more token for each of ``drafts``, in one evaluation."""
-        context = self._context
+        context, entries = self._context, []
         context.use_head(step if self._chained else 0)
-        entries = []
         for draft in drafts:
+            tokens, states, start = draft.inputs, draft.states, draft.start
             if self._chained:
-                # Another head is another layer, with memory of its own: it has to see all that was drafted so far.
-                start, tokens, states = draft.pos, [draft.last, *draft.tokens], np.concatenate(draft.states)
-            else:
-                start = draft.pos if self._shared else draft.pos + step
-                tokens, states = [draft.tokens[-1] if step else draft.last], draft.states[-1]
+                # Another head is another layer, with memory of its own: it has to see all that came before.
+                tokens = [*tokens, *draft.tokens]
+            elif step:
+                tokens, start = draft.tokens[-1:], draft.pos if self._shared else draft.pos + step
             context.truncate(draft.seq, start)
             entries.append(self._entry(draft.seq, start, tokens, states, output=True))
         context.decode(entries)
         states = context.states()
         for i, (draft, (token, probability)) in enumerate(zip(drafts, context.choices(), strict=True)):
+            draft.n_steps += 1
+            if draft.n_steps == context.n_heads and not self._shared:
+                self._held[draft.seq].evaluated = draft.pos + 1
             if probability < self.options.p_min:
                 draft.done = True
                 continue
             draft.tokens.append(token)
             draft.done = len(draft.tokens) >= draft.limit
-            # A view, copied when the next batch is filled; the chain needs all of them to the end.
-            draft.states.append(states[i : i + 1].copy() if self._chained else states[i : i + 1])
+            state = states[i : i + 1]  # a view, good until the next batch is filled
+            draft.states = np.concatenate([draft.states, state]) if self._chained else state
 
     @override
     def observe(self, outcomes: Sequence[Outcome]) -> None:

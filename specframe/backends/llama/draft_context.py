@@ -139,7 +139,9 @@ class DraftContext:
         self._decode = lib.llama_decode
         self._get_states = lib._Z26llama_get_embeddings_nextnP13llama_context  # noqa: SLF001
         self._set_head = lib._Z28llama_set_nextn_layer_offsetP13llama_contexti  # noqa: SLF001
-        lib._Z26llama_set_embeddings_nextnP13llama_contextbb(handle, True, True)  # noqa: SLF001 -- rows of outputs only
+        self._set_states = lib._Z26llama_set_embeddings_nextnP13llama_contextbb  # noqa: SLF001
+        self._set_states(handle, True, True)
+        self._every_row = False
         self._head = 0
         self._outputs: list[int] = []
         self._make_arrays(ffi)
@@ -152,6 +154,28 @@ class DraftContext:
         # Weakly: both close what depends on them, they do not keep it alive.
         self.model.adopt(self)
         self.target.adopt(self)
+        if not self.shares_memory:
+            self._probe()
+
+    def _probe(self) -> None:
+        """Find out which rows of hidden states a batch leaves when not all of its tokens are outputs.
+
+        llama.cpp hands out as many rows as there are outputs, but some graphs (``t_h_nextn`` in ``src/models``) compute
+        those of every token, and then the first ones are taken. There, every row has to be asked for.
+        """
+        states = np.random.default_rng(0).standard_normal((2, self.width), np.float32)
+        self.decode([DraftEntry(0, 0, [0, 1], states, output=True)])
+        found = self.states()[0].copy()
+        self.clear(0)
+        alone = []
+        for pos in range(2):
+            self.decode([DraftEntry(0, pos, [pos], states[pos : pos + 1], output=True)])
+            alone.append(self.states()[0].copy())
+        self.clear(0)
+        first, last = (float(np.abs(found - row).max()) for row in alone)
+        if first < last:
+            self._every_row = True
+            self._set_states(self.handle, True, False)
 
     def _make_arrays(self, ffi: Any) -> None:
         """The arrays of a ``llama_batch``, filled in bulk: a call per token would cost more than the evaluation."""
@@ -276,7 +300,10 @@ class DraftContext:
             pointer = self._get_states(self.handle)
             if not pointer:
                 raise failure("reading hidden states", meaning="the draft context has none")
-            return native_rows(self.library, pointer, len(self._outputs), self.width)
+            if not self._every_row:
+                return native_rows(self.library, pointer, len(self._outputs), self.width)
+            rows = native_rows(self.library, pointer, int(self._batch.n_tokens), self.width)
+            return rows if len(rows) == len(self._outputs) else rows[self._outputs]
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

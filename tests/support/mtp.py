@@ -1,0 +1,93 @@
+"""Targets with prediction heads, and drafts recorded with the text they continue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from specframe.backends.llama.model import Model
+from specframe.backends.llama.target import LlamaTarget
+from specframe.core.engine import Engine
+from specframe.core.request import Request
+from specframe.core.sampling import SamplingParams
+from specframe.core.scheduler import Unlimited
+from specframe.core.strategy import DraftRequest, StrategySpec
+from specframe.strategies.mtp import Mtp
+
+GREEDY = SamplingParams(temperature=0.0)
+SEEDED = SamplingParams(seed=11, temperature=0.9)
+PROMPTS = [list(b"the quick brown fox"), list(b"abc"), list(b"hello world, hello")]
+
+
+@attrs.frozen
+class Case:
+    """A target of the zoo and where its heads are."""
+
+    target: str
+    draft: str | None = None
+    options: dict[str, Any] = attrs.field(factory=dict)
+
+    def __str__(self) -> str:
+        extra = [f"{key}={value}" for key, value in self.options.items()]
+        return "-".join([self.target, *([self.draft] if self.draft else []), *extra])
+
+
+#: Built-in heads, heads in a file, chained heads, heads that share the target's memory; each kind of rollback.
+CASES = [
+    Case("qwen35-mtp"),
+    Case("qwen35-mtp", options={"n_rs_seq": 8}),
+    Case("qwen35-mtp", options={"n_rs_seq": 2}),
+    Case("qwen35", "mtp-qwen35", {"n_rs_seq": 8}),
+    Case("step35-mtp3"),
+    Case("gemma4", "gemma4-assistant"),
+    Case("gemma4", "gemma4-assistant", {"swa_full": False}),
+]
+
+
+class RecordingMtp(Mtp):
+    """Remembers every draft with what it continues."""
+
+    name = "recording-mtp"
+    drafts: list[tuple[tuple[int, ...], tuple[int, ...]]]
+
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        if not hasattr(self, "drafts"):
+            self.drafts = []
+        results = super().draft(requests)
+        for request, result in zip(requests, results, strict=True):
+            self.drafts.append((tuple(request.history[:]), tuple(result)))
+        return results
+
+
+@contextmanager
+def engine(
+    target: Path, draft: Path | None = None, *, n_ctx: int = 512, **options: Any
+) -> Iterator[tuple[Engine, LlamaTarget]]:
+    """An engine that verifies every draft, on a target on one thread."""
+    with (
+        Model(target, load_mtp=draft is None) as model,
+        LlamaTarget(model, n_ctx=n_ctx, n_threads=1, **options) as opened,
+        Engine(opened, scheduler=Unlimited) as running,
+    ):
+        yield running, opened
+
+
+def spec(draft: Path | None = None, cls: type[Mtp] = Mtp, **options: Any) -> StrategySpec:
+    """The strategy with options."""
+    return StrategySpec.of(cls, options, draft)
+
+
+def request(prompt: Sequence[int], strategy: StrategySpec | None = None, n: int = 96, **fields: Any) -> Request:
+    """A request that starts from nothing."""
+    given = {"sampling": GREEDY, "reuse_prefix": False, **fields}
+    return Request(prompt=list(prompt), max_tokens=n, strategy=strategy, **given)
+
+
+def strategy_of(running: Engine, wanted: StrategySpec) -> Any:
+    """The object that drafts for ``wanted``."""
+    drafter: Any = running._drafters[wanted]
+    return drafter._strategy
