@@ -272,13 +272,15 @@ class AsBatchOptions:
 
     cls: type[Strategy] = Oracle
     options: Any = attrs.field(factory=TapeOptions)
+    forgets: int = 0
+    """Tokens at the end of what memory holds at the begin of a request that it wants to see evaluated again."""
 
 
 class AsBatch(BatchStrategy):
     """A per-request strategy in the shape of a batched one, which checks that the engine keeps the batched contract.
 
     It fails (and every request it drafts for stops drafting) when a sequence is begun twice, drafted for or observed
-    without being begun, or when :meth:`process` does not see consecutive positions.
+    without being begun, or when :meth:`process` does not see every position from the one asked for in :meth:`begin` on.
     """
 
     name = "as-batch"
@@ -298,16 +300,17 @@ class AsBatch(BatchStrategy):
         if seq in self._live:
             self._blame(f"begin({seq}) twice without end({seq})")
         self._live[seq] = self.options.cls(self.options.options, self.context)
+        self._seen[seq] = max(0, n_held - self.options.forgets)
         self._live[seq].begin(history)
-        return n_held
+        return self._seen[seq]
 
     @override
     def process(self, batch: Sequence[Decoded]) -> None:
         for entry in batch:
             if entry.seq not in self._live:
                 self._blame(f"process() of sequence {entry.seq}, which was not begun")
-            at = self._seen.get(entry.seq)
-            if at is not None and entry.pos > at:
+            at = self._seen.get(entry.seq, 0)
+            if entry.pos > at:
                 self._blame(f"process() of sequence {entry.seq} at {entry.pos}, but only {at} positions were seen")
             self._seen[entry.seq] = entry.pos + len(entry.tokens)
             self._crash(entry.seq, "process")

@@ -168,7 +168,7 @@ def drafters(tape: Sequence[int], data: st.DataObject) -> st.SearchStrategy[Stra
         ),
         st.just(StrategySpec.of(Arbitrary, {"choose": choose})),
     )
-    return st.one_of(inner, inner.filter(_can_be_batched).map(as_batch))
+    return st.one_of(inner, st.builds(as_batch, inner.filter(_can_be_batched), st.sampled_from([0, 0, 1, 5, 1000])))
 
 
 def _can_be_batched(spec: StrategySpec) -> bool:
@@ -176,6 +176,6 @@ def _can_be_batched(spec: StrategySpec) -> bool:
     return not (spec.name == "crash" and spec.options.where == "init")
 
 
-def as_batch(spec: StrategySpec) -> StrategySpec:
+def as_batch(spec: StrategySpec, forgets: int = 0) -> StrategySpec:
     """The same strategy in the batched shape."""
-    return StrategySpec.of(AsBatch, {"cls": spec.cls, "options": spec.options})
+    return StrategySpec.of(AsBatch, {"cls": spec.cls, "options": spec.options, "forgets": forgets})

@@ -22,7 +22,7 @@ from specframe.core.slot import PromptCheckpoints
 from specframe.testing import Fault, ScriptedTarget, When
 from specframe.testing.generators import TargetPlan, drafters, prompt_checkpoints, samplings, targets
 from specframe.testing.reference import Output, reference, tape
-from tests.support.lossless import SCHEDULERS, check_memory, check_stats, drafted, stream
+from tests.support.lossless import SCHEDULERS, check_memory, check_stats, check_strategies, drafted, stream
 
 #: What an injected failure may look like to whoever steps the engine or reads the request it struck.
 FAILURES = (BackendError, MemoryError, KeyboardInterrupt, SessionPoisonedError)
@@ -178,6 +178,10 @@ class EngineMachine(RuleBasedStateMachine):
         # An interrupted reconciliation is repaired by the next step of the sequence, not before.
         if not self.disturbed:
             check_memory(self.target, self.tapes)
+
+    @invariant()
+    def strategies_are_driven_by_their_contract(self) -> None:
+        check_strategies(self.engine)
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

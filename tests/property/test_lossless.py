@@ -14,7 +14,7 @@ from specframe.core.engine import Engine
 from specframe.core.ports import Rollback
 from specframe.testing.generators import TargetPlan, drafters, prompt_checkpoints, requests, targets
 from specframe.testing.reference import Output, reference, tape
-from tests.support.lossless import SCHEDULERS, check_memory, check_stats, drafted, run, stream
+from tests.support.lossless import SCHEDULERS, check_memory, check_stats, check_strategies, drafted, run, stream
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,6 +75,7 @@ def test_requests_in_company_equal_their_lonely_runs(data: st.DataObject) -> Non
             expected.check_equals(stream(generation), "output in company")
             check_stats(generation.result().stats, generation.result())
         check_memory(target, tapes)
+        check_strategies(engine)
 
 
 @given(data=st.data())

@@ -17,7 +17,7 @@ from specframe.core.scheduler import Adaptive, DraftScheduler, Unlimited
 from specframe.core.slot import PromptCheckpoints
 from specframe.core.stats import RequestStats
 from specframe.core.strategy import StrategySpec
-from specframe.testing import Oracle, Output, Poison, ScriptedTarget, reference
+from specframe.testing import AsBatch, Oracle, Output, Poison, ScriptedTarget, reference
 
 #: Both ways of deciding how long a draft may be.
 SCHEDULERS: tuple[Callable[[], DraftScheduler], ...] = (Unlimited, Adaptive)
@@ -65,6 +65,13 @@ def check_memory(target: ScriptedTarget, committed: Sequence[Sequence[int]]) -> 
     for seq in range(target.info.n_seq):
         held = target.memory(seq)
         assert any(held == tuple(tokens[: len(held)]) for tokens in committed), (seq, held)
+
+
+def check_strategies(engine: Engine) -> None:
+    """No batched strategy saw the engine break a rule."""
+    for drafter in engine._drafters.values():
+        strategy = getattr(drafter, "_strategy", None)
+        assert not isinstance(strategy, AsBatch) or not strategy.broken, strategy.broken
 
 
 GREEDY = SamplingParams(temperature=0.0)
