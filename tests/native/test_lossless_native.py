@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,31 +25,13 @@ from specframe.strategies.ngram_k import NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
 from specframe.testing import ALL_JUNK, AsBatch, Crash, Junk, Oracle, Output, Poison, reference, tape
 from specframe.testing.generators import drafters
-from tests.support.exact import A_LETTER, ExactZoo, WatchedTarget, watched
+from tests.support.exact import A_LETTER, ExactZoo, Memory, WatchedTarget, every_memory, fresh, watched
 from tests.support.lossless import SCHEDULERS, check_stats, drafted
 
 #: From this many tokens on a prompt is evaluated by another kernel than the same tokens one by one.
 NARROW = 60
 
 
-@attrs.frozen
-class Memory:
-    """A model, and how its context is opened."""
-
-    model: str
-    kind: Rollback
-    options: dict[str, Any] = attrs.field(factory=dict)
-
-
-MEMORIES = {
-    "dense": Memory("llama", Rollback.TRUNCATE),
-    "dense-normed": Memory("qwen3", Rollback.TRUNCATE),
-    "window": Memory("gemma4", Rollback.TRUNCATE),
-    "window-snapshot": Memory("gemma4", Rollback.SNAPSHOT, {"swa_full": False}),
-    "hybrid-snapshot": Memory("qwen35", Rollback.SNAPSHOT),
-    "hybrid-bounded": Memory("qwen35", Rollback.BOUNDED, {"n_rs_seq": 6}),
-}
-every_memory = pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
 #: A tenth of what the profile asks for: each example runs several requests on a model.
 modestly = settings(
     max_examples=max(10, settings().max_examples // 10),
@@ -139,12 +120,6 @@ def ngrams() -> st.SearchStrategy[StrategySpec]:
         st.integers(1, 3),
         st.integers(1, 9),
     )
-
-
-def fresh(model: Model, request: Request, **options: Any) -> Output:
-    """What an engine of its own answers without drafting."""
-    with watched(model, **options) as target, Engine(target) as engine:
-        return Output.of(engine.submit(drafted(request, None)).result())
 
 
 def right_tape(model: Model, request: Request, **options: Any) -> tuple[int, ...]:

@@ -11,16 +11,42 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import attrs
 import numpy as np
+import pytest
 
 from specframe.backends.llama.memory import LlamaCheckpoint
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
-from specframe.core.ports import BatchEntry, Checkpoint
+from specframe.core.engine import Engine
+from specframe.core.ports import BatchEntry, Checkpoint, Rollback
+from specframe.core.request import Request
+from specframe.testing import Output
 from specframe.testing.zoo.writer import gguf_package, part_of, write_file
+from tests.support.lossless import drafted
 
 #: Letters that the zoo's models recite, in the order of the alphabet; most tokens they emit are among them.
 A_LETTER = ord("k")
+
+
+@attrs.frozen
+class Memory:
+    """A model, and how its context is opened."""
+
+    model: str
+    kind: Rollback
+    options: dict[str, Any] = attrs.field(factory=dict)
+
+
+MEMORIES = {
+    "dense": Memory("llama", Rollback.TRUNCATE),
+    "dense-normed": Memory("qwen3", Rollback.TRUNCATE),
+    "window": Memory("gemma4", Rollback.TRUNCATE),
+    "window-snapshot": Memory("gemma4", Rollback.SNAPSHOT, {"swa_full": False}),
+    "hybrid-snapshot": Memory("qwen35", Rollback.SNAPSHOT),
+    "hybrid-bounded": Memory("qwen35", Rollback.BOUNDED, {"n_rs_seq": 6}),
+}
+every_memory = pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
 
 
 class ExactZoo(Protocol):
@@ -109,6 +135,12 @@ def watched(model: Model, **options: Any) -> Iterator[WatchedTarget]:
     """A small watched target on one thread."""
     with WatchedTarget(model, **{"n_ctx": 256, "n_threads": 1, **options}) as opened:
         yield opened
+
+
+def fresh(model: Model, request: Request, **options: Any) -> Output:
+    """What an engine of its own answers without drafting."""
+    with watched(model, **options) as target, Engine(target) as engine:
+        return Output.of(engine.submit(drafted(request, None)).result())
 
 
 def once(error: BaseException, *, at: int = 1) -> Callable[[], None]:
