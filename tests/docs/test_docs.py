@@ -20,6 +20,8 @@ INSTEAD = {
     "make test": f"make -C {shlex.quote(str(ROOT))} --dry-run test",
     # The environment is the one that runs the tests; setting one up is what it would do first.
     "make demo": f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'scripts/demo.py'))}",
+    # No index is asked during tests; this is the tree that the next release is made of.
+    "pip install specframe": f"pip install --dry-run {shlex.quote(str(ROOT))}",
 }
 
 
