@@ -11,7 +11,7 @@ import numpy.typing as npt
 from specframe.core.engine import Engine
 from specframe.core.history import History
 from specframe.core.ports import Logits, Rollback
-from specframe.core.request import Request
+from specframe.core.request import Request, StoppingCriterion
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
@@ -39,6 +39,10 @@ class Witness:
     def criterion(self, history: History, row: Logits) -> bool:
         self.seen.append((tuple(history), row.tobytes()))
         return len(history) == len(PROMPT) + 23
+
+
+def stop_after(n: int) -> StoppingCriterion:
+    return lambda history, _: len(history) >= len(PROMPT) + n
 
 
 def specs(right: Sequence[int]) -> list[StrategySpec | None]:
@@ -109,7 +113,7 @@ def test_nothing_behind_a_stopping_criterion_stays_in_memory(exact_zoo: ExactZoo
             prompt=PROMPT,
             sampling=SAMPLING,
             strategy=spec,
-            stopping_criteria=(lambda history, _, n=n: len(history) >= len(PROMPT) + n,),
+            stopping_criteria=(stop_after(n),),
         )
         with watched(model, **memory.options) as target, Engine(target, scheduler=Unlimited) as engine:
             completion = engine.submit(request).result()

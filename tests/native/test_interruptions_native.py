@@ -12,6 +12,8 @@ import pytest
 
 from specframe.core.engine import Engine
 from specframe.core.generation import Generation
+from specframe.core.history import History
+from specframe.core.ports import Logits
 from specframe.core.request import FinishReason, Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
@@ -91,15 +93,12 @@ def test_a_request_cancelled_inside_a_block(exact_zoo: ExactZoo, memory: Memory,
         Engine(target, scheduler=Unlimited) as engine,
     ):
 
-        def leave(history: object, row: object) -> bool:
-            del history, row
-            nonlocal n_calls
-            n_calls += 1
-            if n_calls == 1 + at and generation is not None:
+        def leave(history: History, row: Logits) -> bool:
+            del row
+            if len(history) == len(PROMPT) + 1 + at and generation is not None:
                 generation.cancel()
             return False
 
-        n_calls = 0
         request = Request(
             prompt=PROMPT, max_tokens=30, sampling=SAMPLING, strategy=oracle(right), stopping_criteria=(leave,)
         )
