@@ -209,9 +209,7 @@ def test_context_room_is_what_was_asked_for(zoo: Zoo) -> None:
 def test_width_does_not_change_logits_of_the_real_model(smollm2: Any, n_before: int) -> None:
     """What exactness rests on: a token gets the same bits alone and in a draft, on a short memory and on a long one."""
     with target(smollm2, n_ctx=1024, n_threads=2) as opened:
-        text = (
-            "def fibonacci(n):\n    if n < 2:\n        return n\n    return fib(n - 1) + fib(n - 2)\n" * 30
-        )
+        text = "def fib(n):\n    if n < 2:\n        return n\n    return fib(n - 1) + fib(n - 2)\n" * 30
         ids = opened.vocab.tokenize(text, add_special=False)
         first, rest = ids[:n_before], ids[n_before : n_before + 63]
         feed(opened, first, rows=1)
