@@ -36,9 +36,8 @@ class Engine:
     Args:
         target: the model; stays open when the engine is closed.
         observers: told about starts, steps and ends.
-        scheduler: makes the object that decides draft lengths of one request;
-        :class:`~specframe.core.scheduler.Adaptive`
-            unless given.
+        scheduler: makes the object that decides the draft lengths of one request;
+            :class:`~specframe.core.scheduler.Adaptive` unless given.
 
     Raises:
         ConfigError: ``n_batch`` is smaller than the number of sequences.

@@ -92,7 +92,7 @@ class Strategy(_Base, abc.ABC):
     """One object per request. Only :meth:`draft` must be written."""
 
     def begin(self, history: History) -> None:
-        """The prompt was evaluated; ``history`` is a live view that grows with the request."""
+        """The request was admitted; ``history`` holds its prompt, a live view that grows with the request."""
 
     @abc.abstractmethod
     def draft(self, request: DraftRequest) -> Sequence[int]:
@@ -106,7 +106,7 @@ class BatchStrategy(_Base, abc.ABC):
     """One object per engine, drafting for every sequence that selected it in one call."""
 
     def begin(self, seq: int, history: History) -> None:
-        """A request starts on ``seq``; its prompt was evaluated."""
+        """A request starts on ``seq``; ``history`` holds its prompt, which is evaluated next."""
 
     def process(self, batch: Sequence[BatchEntry]) -> None:
         """The target decoded ``batch`` (prompt chunks and verifications), restricted to sequences of this strategy."""
