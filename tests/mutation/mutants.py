@@ -276,9 +276,9 @@ MUTANTS = (
     ),
     Mutant(
         "the budget is checked per block",
-        "sequence:ActiveRequest.n_left",
-        "budget - self.stats.emitted",
-        "budget - self.stats.steps",
+        "sequence:ActiveRequest._commit",
+        "elif stats.emitted >= self._limit:",
+        "elif stats.steps >= self._limit:",
         ("token budget",),
     ),
     Mutant(
