@@ -154,9 +154,11 @@ class StrategySpec:
             msg = f"strategy {strategy.name!r} does not use a draft file, but {str(draft_path)!r} was given"
             raise ConfigError(msg)
         try:
-            return cls(strategy, strategy.Options(**given), draft_path)
+            spec = cls(strategy, strategy.Options(**given), draft_path)
+            hash(spec)  # engines keep one drafter per spec
         except (TypeError, ValueError) as error:
-            msg = f"strategy {strategy.name!r}: {error}"
+            # attrs' own validators put more into args than the message.
+            msg = f"strategy {strategy.name!r}: {error.args[0] if error.args else error}"
             raise ConfigError(msg) from error
 
 
