@@ -160,6 +160,7 @@ class StrategySpec:
             # attrs' own validators put more into args than the message.
             msg = f"strategy {strategy.name!r}: {error.args[0] if error.args else error}"
             raise ConfigError(msg) from error
+        return spec
 
 
 @attrs.frozen
