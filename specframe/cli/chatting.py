@@ -118,7 +118,7 @@ def _read_line() -> str | None:
         try:
             return input("> ")
         except EOFError:
-            print()
+            print(flush=True)
             return None
         except KeyboardInterrupt:
             print("\n(/exit or Ctrl-D to leave)", file=sys.stderr)

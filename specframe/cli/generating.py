@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json({"model": model.model, **completion_document(completion)})
         elif not completion.text.endswith("\n"):
-            print()
+            print(flush=True)
         if wants_stats(stats, verbose):
             print(summary(completion), file=sys.stderr)
         if interrupted:

@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
     @command(app, "pull")
     def pull(
         name: Annotated[
-            str | None, typer.Argument(metavar="[NAME]", help="Name of the catalogue, or a local file.")
+            str | None, typer.Argument(metavar="NAME", help="Name of the catalogue, or a local file.")
         ] = None,
         force: Annotated[bool, typer.Option("--force", help="Fetch again even if the cached file is good.")] = False,
         as_json: JsonFlag = False,

@@ -38,7 +38,7 @@ class Engine:
         target: the model; stays open when the engine is closed.
         observers: told about starts, steps and ends.
         checkpoints: how many checkpoints of prompts are kept where memory cannot be cut.
-        scheduler: makes the object that decides draft lengths of one request;
+        scheduler: makes the object that decides the draft lengths of one request;
             :class:`~specframe.core.scheduler.Adaptive` unless given.
 
     Raises:

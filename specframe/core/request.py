@@ -93,6 +93,15 @@ def _ids(value: Iterable[int]) -> tuple[int, ...]:
     return tuple(value)
 
 
+# Converters with types of their own: of a bare ``tuple`` type checkers know no element type.
+def _processors(value: Iterable[LogitsProcessor]) -> tuple[LogitsProcessor, ...]:
+    return tuple(value)
+
+
+def _criteria(value: Iterable[StoppingCriterion]) -> tuple[StoppingCriterion, ...]:
+    return tuple(value)
+
+
 def _budget(_: object, __: object, value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         msg = f"max_tokens must be a whole number >= 0 or None for the rest of the context, not {value!r}"
@@ -109,8 +118,8 @@ class Request:
     stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     strategy: StrategySpec | None = None
     """None: plain decoding."""
-    logits_processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=tuple)
-    stopping_criteria: tuple[StoppingCriterion, ...] = attrs.field(default=(), converter=tuple)
+    logits_processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=_processors)
+    stopping_criteria: tuple[StoppingCriterion, ...] = attrs.field(default=(), converter=_criteria)
     on_prompt_progress: PromptProgress | None = None
     reuse_prefix: bool = True
     """Reuse what memory holds of the prompt from earlier requests."""

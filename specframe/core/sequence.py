@@ -43,7 +43,9 @@ class ActiveRequest:
         """True while a token is between its random draw and its commit: then the request cannot be resumed."""
         self._vocab = vocab
         self._eog = vocab.eog
-        self._n_ctx = n_ctx
+        # The token after the last one that fits is still emitted: it needs no place.
+        room = n_ctx + 1 - len(request.prompt)
+        self._limit = room if request.max_tokens is None else min(request.max_tokens, room)
         self._stream = TextStream(request.stop)
         self._emitted: list[int] = []
         self._text: list[str] = []
@@ -82,10 +84,7 @@ class ActiveRequest:
     @property
     def n_left(self) -> int:
         """Tokens that may still be emitted: the budget, and the room in the context."""
-        assert self.slot is not None  # noqa: S101 -- for the type checker
-        room = self._n_ctx + 1 - len(self.slot.tokens)
-        budget = self.request.max_tokens
-        return room if budget is None else min(budget - self.stats.emitted, room)
+        return self._limit - self.stats.emitted
 
     def end(self) -> None:
         """Build the completion; releases the sampler. Once."""
@@ -153,11 +152,11 @@ class ActiveRequest:
             self._text.append(text)
         if self._stream.matched is not None:
             self.finish = (FinishReason.STOP, "stop-string")
-        elif any(criterion(self.history, row) for criterion in request.stopping_criteria):
+        elif request.stopping_criteria and any(criterion(self.history, row) for criterion in request.stopping_criteria):
             self.finish = (FinishReason.STOP, "criterion")
         elif request.sampling.grammar is not None and self._sampler.finished():
             self.finish = (FinishReason.STOP, "grammar")
-        elif self.n_left <= 0:
+        elif stats.emitted >= self._limit:
             full = request.max_tokens is None or stats.emitted < request.max_tokens
             self.finish = (FinishReason.LENGTH, "context-full" if full else "max-tokens")
         elif self.cancelled:

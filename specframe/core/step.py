@@ -251,11 +251,12 @@ class Stepper:
 
     def _observe(self, work: Sequence[_Work]) -> None:
         """Tell strategies, schedulers and observers what was committed."""
-        done = [w for w in work if w.item.n_committed]
+        done = [w for w in work if w.item.n_committed and (w.active.drafter is not None or self._observers)]
+        outcomes = [(w, _outcome(w)) for w in done]
         for w in done:
             if w.item.draft and w.active.scheduler is not None:
                 w.active.scheduler.record(len(w.item.draft), w.item.n_matched)
-        for drafter, group in _by_drafter([(w, _outcome(w)) for w in done]):
+        for drafter, group in _by_drafter(outcomes):
             try:
                 errors = drafter.observe([outcome for _, outcome in group])
             except BaseException:
@@ -266,8 +267,8 @@ class Stepper:
                 if error is not None:
                     w.active.deactivate(f"strategy-error: {error}")
         if self._observers:
-            for w in done:
-                self._observers.step_finished(_outcome(w))
+            for _, outcome in outcomes:
+                self._observers.step_finished(outcome)
 
 
 def _outcome(w: _Work) -> Outcome:
@@ -276,12 +277,18 @@ def _outcome(w: _Work) -> Outcome:
 
 def _by_drafter(pairs: Sequence[tuple[_Work, _T]]) -> list[tuple[Drafter, list[tuple[_Work, _T]]]]:
     """Group by the drafter of each request, in order; requests without one are left out."""
-    groups: dict[int, tuple[Drafter, list[tuple[_Work, _T]]]] = {}
+    groups: list[tuple[Drafter, list[tuple[_Work, _T]]]] = []
     for pair in pairs:
         drafter = pair[0].active.drafter
-        if drafter is not None:
-            groups.setdefault(id(drafter), (drafter, []))[1].append(pair)
-    return list(groups.values())
+        if drafter is None:
+            continue
+        for known, group in groups:
+            if known is drafter:
+                group.append(pair)
+                break
+        else:
+            groups.append((drafter, [pair]))
+    return groups
 
 
 def _charge(work: Sequence[_Work], phase: str, seconds: float) -> None:

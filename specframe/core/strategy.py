@@ -117,7 +117,7 @@ class Strategy(_Base, abc.ABC):
     """One object per request. Only :meth:`draft` must be written."""
 
     def begin(self, history: History) -> None:
-        """The prompt was evaluated; ``history`` is a live view that grows with the request."""
+        """The request was admitted; ``history`` holds its prompt, a live view that grows with the request."""
 
     @abc.abstractmethod
     def draft(self, request: DraftRequest) -> Sequence[int]:
@@ -142,7 +142,7 @@ class BatchStrategy(_Base, abc.ABC):
         return ()
 
     def begin(self, seq: int, history: History, n_held: int) -> int:  # noqa: ARG002 -- for overriding
-        """A request starts on ``seq``; ``history`` is its prompt.
+        """A request starts on ``seq``; ``history`` holds its prompt, the rest of which is evaluated next.
 
         The target's memory still holds the first ``n_held`` tokens of it, evaluated for earlier requests on ``seq``.
         Return how many of them this strategy's own memory of ``seq`` covers too: the target evaluates the rest again,
@@ -201,10 +201,13 @@ class StrategySpec:
             msg = f"strategy {strategy.name!r} does not use a draft file, but {str(draft_path)!r} was given"
             raise ConfigError(msg)
         try:
-            return cls(strategy, strategy.Options(**given), draft_path)
+            spec = cls(strategy, strategy.Options(**given), draft_path)
+            hash(spec)  # engines keep one drafter per spec
         except (TypeError, ValueError) as error:
-            msg = f"strategy {strategy.name!r}: {error}"
+            # attrs' own validators put more into args than the message.
+            msg = f"strategy {strategy.name!r}: {error.args[0] if error.args else error}"
             raise ConfigError(msg) from error
+        return spec
 
 
 @attrs.frozen

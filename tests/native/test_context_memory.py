@@ -205,15 +205,15 @@ def test_context_room_is_what_was_asked_for(zoo: Zoo) -> None:
         assert opened.n_past(0) == 64
 
 
-@pytest.mark.slow
-def test_width_does_not_change_logits_of_the_real_model(smollm2: Any) -> None:
-    """What exactness rests on: legacy quants with flash attention give the same bits at every width."""
-    with target(smollm2, n_ctx=256, n_threads=2) as opened:
-        text = "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci(n - 2)\n"
-        ids = opened.vocab.tokenize(text, add_special=False)[:25]
-        first, rest = ids[:9], ids[9:25]
+@pytest.mark.parametrize("n_before", [9, 600])
+def test_width_does_not_change_logits_of_the_real_model(smollm2: Any, n_before: int) -> None:
+    """What exactness rests on: a token gets the same bits alone and in a draft, on a short memory and on a long one."""
+    with target(smollm2, n_ctx=1024, n_threads=2) as opened:
+        text = "def fib(n):\n    if n < 2:\n        return n\n    return fib(n - 1) + fib(n - 2)\n" * 30
+        ids = opened.vocab.tokenize(text, add_special=False)
+        first, rest = ids[:n_before], ids[n_before : n_before + 63]
         feed(opened, first, rows=1)
         single = np.concatenate([feed(opened, [token]) for token in rest])
-        for width in range(2, 17):
-            opened.truncate(0, len(first))
+        for width in (2, 3, 5, 8, 16, 63):
+            opened.truncate(0, n_before)
             np.testing.assert_array_equal(feed(opened, rest[:width]), single[:width])

@@ -61,7 +61,6 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine = Engine(self.target, **self.options)
         self.live: list[Live] = []
         self.tapes: list[tuple[int, ...]] = [()]
-        self.n_injected = 0
         self.disturbed = False
 
     @contextmanager
@@ -128,19 +127,23 @@ class EngineMachine(RuleBasedStateMachine):
         with self.failures_tolerated():
             live.generation.cancel()
 
-    @precondition(lambda self: self.n_injected < 4)
+    @precondition(lambda self: self.live)
     @rule(
         call=st.sampled_from(["decode", "logits", "truncate", "checkpoint", "restore", "clear", "sample", "accept"]),
-        at=st.integers(1, 4),
+        at=st.integers(1, 2),
         when=st.sampled_from(When),
         error=st.sampled_from([BackendError, KeyboardInterrupt, MemoryError]),
         n_tokens=st.integers(1, 4),
+        patience=st.integers(0, 8),
     )
-    def fail_later(self, call: Any, at: int, when: When, error: type[BaseException], n_tokens: int) -> None:
+    def fail(self, call: Any, at: int, when: When, error: type[BaseException], n_tokens: int, patience: int) -> None:
+        """Something fails within the next steps, or later."""
         if error is BackendError and call in ("truncate", "restore"):
             error = RollbackError
-        self.n_injected += 1
         self.target.inject(Fault(call=call, at=at, when=when, error=error, n_tokens=n_tokens))
+        for _ in range(patience):
+            if self.target.armed:
+                self.step(1)
 
     @rule()
     def close_and_start_again(self) -> None:

@@ -20,6 +20,7 @@ from tests.support.lossless import (
     PROMPT,
     ask,
     assert_plain,
+    check_stats,
     every_memory,
     oracle,
     run,
@@ -39,6 +40,7 @@ def test_end_token_accepted_inside_a_draft_cuts_the_output(memory: dict[str, Any
         assert completion.tokens == right[5:at]
         assert (completion.finish_reason, completion.stop_detail) == (FinishReason.STOP, "eog")
         assert completion.stats.emitted == at - 5 + 1
+        check_stats(completion.stats, completion)
         assert target.memory(0) == right[: len(target.memory(0))]
         assert len(target.memory(0)) <= at
         following = ask(prompt=(*right[: at + 1], 7, 8))

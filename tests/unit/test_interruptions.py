@@ -37,7 +37,10 @@ def test_closed_generator_leaves_a_clean_engine(memory: dict[str, Any], n_chunks
     with Engine(target, scheduler=Unlimited) as engine:
         generation = engine.submit(ask(strategy=poison(right, 1, 3)))
         taken = [t for _ in range(n_chunks) for t in next(generation).tokens]
+        n_decodes = target.count("decode")
         generation.close()
+        assert generation.done
+        assert target.count("decode") == n_decodes
         assert generation.result().finish_reason is FinishReason.CANCELLED
         assert generation.result().tokens[: len(taken)] == tuple(taken) == right[5 : 5 + len(taken)]
         for prompt in (PROMPT, right[:9], (7, 8)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import attrs
 import pytest
 
 from specframe.core.engine import Engine
@@ -13,17 +14,17 @@ from specframe.core.request import Completion, Request
 from specframe.core.slot import PromptCheckpoints, Slot
 from specframe.testing import Fault, ScriptedTarget, tape
 from specframe.testing.generators import as_batch
-from tests.support.lossless import GREEDY, ask, assert_plain, oracle
+from tests.support.lossless import GREEDY, ask, assert_plain, check_strategies, oracle
 
-_KINDS: list[dict[str, Any]] = [
+KINDS: list[dict[str, Any]] = [
     {"rollback": Rollback.SNAPSHOT},
     {"rollback": Rollback.SNAPSHOT, "newest_checkpoint_only": True},
     {"rollback": Rollback.BOUNDED, "rollback_depth": 3, "silent_cuts": True},
     {"rollback": Rollback.BOUNDED, "rollback_depth": 0, "silent_cuts": True},
 ]
-uncuttable = pytest.mark.parametrize("memory", _KINDS, ids=["snapshot", "newest", "bounded", "bounded-0"])
+uncuttable = pytest.mark.parametrize("memory", KINDS, ids=["snapshot", "newest", "bounded", "bounded-0"])
 every_kind = pytest.mark.parametrize(
-    "memory", [{}, *_KINDS], ids=["truncate", "snapshot", "newest", "bounded", "bounded-0"]
+    "memory", [{}, *KINDS], ids=["truncate", "snapshot", "newest", "bounded", "bounded-0"]
 )
 
 LONG = tuple((i * i + i // 5) % 29 for i in range(60))
@@ -205,6 +206,25 @@ def test_plain_and_drafted_prompts_are_cut_at_the_same_places(memory: dict[str, 
             engine.submit(ask(6, prompt=(*LONG[:50], *LONG[:30]), strategy=strategy)).result()
         seen.append([(pos, n) for pos, n in _chunks(target) if n > 6])
     assert seen[0] == seen[1] == seen[2]
+
+
+@every_kind
+@pytest.mark.parametrize("forgets", [0, 1, 5, 1000])
+def test_a_strategy_sees_again_what_it_asks_for(memory: dict[str, Any], forgets: int) -> None:
+    """It answers at the begin of a request how much it still knows; memory goes back at least as far."""
+    right = tape(ScriptedTarget(), ask(prompt=LONG))
+    target = ScriptedTarget(**memory)
+    with Engine(target, checkpoints=SMALL) as engine:
+        request = ask(6, prompt=LONG, strategy=as_batch(oracle(right, 4), forgets))
+        longer = attrs.evolve(request, prompt=right[:64])
+        n_known = max(0, (56 if memory else 63) - forgets)
+        places = (0, 32, 48, 56) if memory else (n_known,)
+        for asked, n_cached in ((request, 0), (longer, max(n for n in places if n <= n_known))):
+            completion = engine.submit(asked).result()
+            assert completion.stats.inactive_reason is None
+            check_strategies(engine)
+            assert_plain(ScriptedTarget(), asked, completion)
+            assert completion.stats.cached_tokens == n_cached
 
 
 def test_a_slot_falls_back_to_the_longest_prefix_that_is_short_enough() -> None:

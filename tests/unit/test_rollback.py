@@ -140,3 +140,19 @@ def test_what_the_prompt_kept_is_cheaper_than_everything() -> None:
         assert generation._active.stats.rollbacks == {"snapshot": 1}
         assert target.memory(0) == PROMPT[:1]
         assert_plain(ScriptedTarget(), ask(), engine.submit(ask()).result())
+
+
+def test_a_step_that_commits_nothing_cannot_be_cut_away() -> None:
+    """All tokens of the last decode but the first can be cut, and a plain step has no other."""
+
+    def broken(history: Any, row: Any) -> Any:
+        if len(history) == len(PROMPT) + 5:
+            raise LookupError(history)
+        return row
+
+    target = ScriptedTarget(**_LIAR)
+    with Engine(target, scheduler=Unlimited) as engine:
+        with pytest.raises(LookupError):
+            engine.submit(ask(logits_processors=[broken])).result()
+        following = ask(prompt=(*_TAPE[: len(PROMPT) + 5], 3))
+        assert_plain(ScriptedTarget(), following, engine.submit(following).result())

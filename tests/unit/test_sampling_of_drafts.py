@@ -138,7 +138,7 @@ def test_logits_processors_see_the_row_and_history_of_their_own_token() -> None:
     request = ask(logits_processors=(process,), stopping_criteria=(criterion,))
     right = tape(ScriptedTarget(), request)
     seen.clear()
-    plain = run(ScriptedTarget(), request)
+    plain = reference(ScriptedTarget(), request)
     expected = list(seen)
     seen.clear()
     completion = run(ScriptedTarget(), drafted(request, oracle(right, 6)))

@@ -14,6 +14,7 @@ from typing_extensions import Self
 from specframe.backends.llama.batch import Batch
 from specframe.backends.llama.context_options import ContextOptions
 from specframe.backends.llama.features import Features
+from specframe.backends.llama.kernels import Kernels
 from specframe.backends.llama.library import Library
 from specframe.backends.llama.memory import Memory, rollback_kind
 from specframe.backends.llama.model import Dependent, Model
@@ -102,6 +103,7 @@ class Context:
         )
         assert self._native is not None  # noqa: S101 -- for the type checker
         self._native.before.append(self.batch.free)
+        self._kernels = Kernels(self.library, native)
         self._process, self._decode_type = lib.llama_process, lib.LLAMA_PROCESS_TYPE_DECODE
         self._get_logits = lib.llama_get_logits
         self.features = Features(self)
@@ -136,6 +138,7 @@ class Context:
             self._rows, self._n_rows = None, -1
             self.features.forget()
             self.memory.doubtful(batch)
+            self._kernels.choose(max(len(entry.tokens) for entry in batch))
             code = self._process(handle, self._decode_type, self.batch.handle)
             if code:
                 check(code, op="decoding a batch", tokens=sum(len(entry.tokens) for entry in batch), n_ctx=self.n_ctx)

@@ -99,13 +99,15 @@ class Memory:
         """A decode of ``entries`` succeeded; it decides what can be taken back of each sequence."""
         # Recurrent states are kept for the tokens of the last decode only: beyond them llama_memory_seq_rm answers yes
         # and leaves a wrong state.
-        for entry in entries:
-            self._undoable[entry.seq] = min(self._depth, len(entry.tokens) - 1)
+        if self._depth:
+            for entry in entries:
+                self._undoable[entry.seq] = min(self._depth, len(entry.tokens) - 1)
 
     def doubtful(self, entries: Iterable[BatchEntry]) -> None:
         """A decode of ``entries`` is under way or failed: nothing of these sequences can be taken back."""
-        for entry in entries:
-            self._undoable[entry.seq] = 0
+        if self._depth:
+            for entry in entries:
+                self._undoable[entry.seq] = 0
 
     def truncate(self, seq: int, n_past: int) -> None:
         """Cut ``seq`` to its first ``n_past`` tokens.

@@ -9,6 +9,7 @@ from typing import Any
 from typing_extensions import Self
 
 from specframe.backends.llama.context import Context
+from specframe.backends.llama.kernels import TILED_ROWS
 from specframe.backends.llama.memory import LlamaCheckpoint
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.sampler import LlamaSampler
@@ -18,10 +19,6 @@ from specframe.backends.llama.vocab import LlamaVocab
 from specframe.core.errors import ConfigError
 from specframe.core.ports import BatchEntry, Checkpoint, Decoded, Logits, Need, Rollback, Target, TargetInfo
 from specframe.core.sampling import SamplingParams
-
-#: From this many query rows of a sequence on, ggml's CPU flash attention works in tiles, which round differently
-#: (``GGML_FA_TILE_Q`` in ``ggml/src/ggml-cpu/common.h``).
-TILED_ROWS = 64
 
 
 class LlamaTarget(Target):

@@ -42,3 +42,9 @@ int ggml_cpu_has_riscv_v(void);
 int ggml_cpu_has_vsx(void);
 int ggml_cpu_has_wasm_simd(void);
 int ggml_cpu_has_llamafile(void);
+
+/* The backends that a context computes on, and the CPU's plain kernels (no tiles, no split of the KV memory). */
+int ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched);
+ggml_backend_t ggml_backend_sched_get_backend(ggml_backend_sched_t sched, int i);
+bool ggml_backend_is_cpu(ggml_backend_t backend);
+void ggml_backend_cpu_set_use_ref(ggml_backend_t backend_cpu, bool use_ref);

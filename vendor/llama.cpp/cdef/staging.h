@@ -15,3 +15,5 @@ uint32_t _Z30llama_model_target_layer_ids_nPK11llama_model(const struct llama_mo
 int32_t _Z33llama_model_dflash_selector_top_kPK11llama_model(const struct llama_model *model);
 /* The target context a draft context leans on, or NULL. */
 struct llama_context *_Z19llama_get_ctx_otherP13llama_context(struct llama_context *ctx);
+/* The scheduler of a context, which knows the backends it runs on. */
+ggml_backend_sched_t _ZNK13llama_context9get_schedEv(const struct llama_context *self);

@@ -15,6 +15,8 @@ struct ggml_tensor;
 typedef struct ggml_backend_buffer_type *ggml_backend_buffer_type_t;
 typedef struct ggml_backend_device *ggml_backend_dev_t;
 typedef struct ggml_backend_reg *ggml_backend_reg_t;
+typedef struct ggml_backend *ggml_backend_t;
+typedef struct ggml_backend_sched *ggml_backend_sched_t;
 
 /* Holes are formats that upstream withdrew. */
 enum ggml_type {
