@@ -118,13 +118,14 @@ class HeldSequence:
             raise InternalError(msg)
         if self._in_doubt or pos > len(self.tokens):
             return  # something was missed, in an interrupt: no more drafts until the next request
+        n_known, end = common_prefix(self.tokens[pos : pos + len(new)], new), pos + len(new)
+        if n_known == len(new) and self._first < end <= self._first + len(self._rows):
+            return  # a replay of what is known
         self._in_doubt = True
-        n_known = common_prefix(self.tokens[pos : pos + len(new)], new)
         if n_known < len(new):
             if pos + n_known < len(self.tokens):
                 self.keep(pos + n_known)
             self.tokens.extend(new[n_known:])
-        end = pos + len(new)
         first = min(self.evaluated - 1, end - self._n_rows)
         before = self._before(pos)
         if before is None or first >= pos:

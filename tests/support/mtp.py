@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from specframe.backends.llama.target import LlamaTarget
 from specframe.core.engine import Engine
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
-from specframe.core.scheduler import Unlimited
+from specframe.core.scheduler import DraftScheduler, Unlimited
 from specframe.core.strategy import DraftRequest, StrategySpec
 from specframe.strategies.mtp import Mtp
 
@@ -65,13 +65,18 @@ class RecordingMtp(Mtp):
 
 @contextmanager
 def engine(
-    target: Path, draft: Path | None = None, *, n_ctx: int = 512, **options: Any
+    target: Path,
+    draft: Path | None = None,
+    *,
+    n_ctx: int = 512,
+    scheduler: Callable[[], DraftScheduler] = Unlimited,
+    **options: Any,
 ) -> Iterator[tuple[Engine, LlamaTarget]]:
-    """An engine that verifies every draft, on a target on one thread."""
+    """An engine on a target on one thread; it verifies every draft unless another scheduler is given."""
     with (
         Model(target, load_mtp=draft is None) as model,
         LlamaTarget(model, n_ctx=n_ctx, n_threads=1, **options) as opened,
-        Engine(opened, scheduler=Unlimited) as running,
+        Engine(opened, scheduler=scheduler) as running,
     ):
         yield running, opened
 
