@@ -7,12 +7,13 @@ share a beginning with an earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from specframe.core.errors import ConfigError, InternalError
 from specframe.core.ports import Decoded, Rows
@@ -139,6 +140,11 @@ class HeldSequence:
                 del self._boundaries[min(self._boundaries)]
         self._in_doubt = self.evaluated < len(self.tokens) and self._first >= self.evaluated
 
+    @property
+    def usable(self) -> bool:
+        """False when an interrupt left it in doubt, or there is nothing."""
+        return bool(self.tokens) and not self._in_doubt
+
     def waiting(self, n: int) -> tuple[list[int], Rows] | None:
         """Tokens of the first ``n`` that wait, with a state for each and for the one after them; None: not known."""
         self.evaluated = min(self.evaluated, n)
@@ -146,6 +152,28 @@ class HeldSequence:
         if self._in_doubt or len(self.tokens) < n or start < 0 or n - self._first > len(self._rows):
             return None
         return self.tokens[self.evaluated : n], self._rows[start : n - self._first]
+
+    def save(self, n_evaluated: int) -> dict[str, npt.NDArray[Any]]:
+        """Everything known, with ``n_evaluated`` tokens in the memory of the heads."""
+        return {
+            "tokens": np.array(self.tokens, np.int32),
+            "evaluated": np.array(n_evaluated, np.int64),
+            "first": np.array(self._first, np.int64),
+            "rows": self._rows,
+            "places": np.array(list(self._boundaries), np.int64),
+            "states": np.concatenate([np.empty((0, self._width), np.float32), *self._boundaries.values()]),
+        }
+
+    def load(self, saved: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what :meth:`save` returned. Raises ValueError when it is of another model."""
+        self._reset()
+        rows, states = saved["rows"], saved["states"]
+        if rows.shape[1:] != (self._width,) or states.shape != (len(saved["places"]), self._width):
+            msg = f"saved hidden states are {rows.shape[1:]} values wide, those of this model {self._width}"
+            raise ValueError(msg)
+        self.tokens, self.evaluated = saved["tokens"].tolist(), int(saved["evaluated"])
+        self._rows, self._first = rows, int(saved["first"])
+        self._boundaries = {pos: states[i : i + 1] for i, pos in enumerate(saved["places"].tolist())}
 
     def committed(self, n: int) -> None:
         """The sequence has ``n`` committed tokens now; the last one was not evaluated yet."""

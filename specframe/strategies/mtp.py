@@ -6,6 +6,7 @@ them as ``draft-mtp``.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,29 @@ class Mtp(BatchStrategy):
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             self._held[outcome.seq].committed(len(outcome.history))
+
+    @override
+    def save(self, seq: int) -> bytes | None:
+        held, context = self._held[seq], self._context
+        if not held.usable:
+            return None
+        n = min(held.evaluated, len(held.tokens))
+        context.truncate(seq, min(n, context.n_ctx))
+        arrays: dict[str, Any] = held.save(n)
+        buffer = io.BytesIO()
+        np.savez(buffer, memory=context.save_state(seq), **arrays)
+        return buffer.getvalue()
+
+    @override
+    def load(self, seq: int, data: bytes) -> None:
+        held, context = self._held[seq], self._context
+        with np.load(io.BytesIO(data), allow_pickle=False) as saved:
+            held.load(saved)
+            try:
+                context.load_state(seq, saved["memory"], min(held.evaluated, context.n_ctx))
+            except BaseException:
+                held.keep(0)
+                raise
 
     @override
     def close(self) -> None:

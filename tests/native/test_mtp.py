@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from itertools import takewhile
 from operator import eq
@@ -297,6 +298,40 @@ def test_the_second_turn_of_a_chat_goes_on_from_the_first(zoo: Zoo, case: Case) 
         turns.setdefault(text, set()).add(ids)
     assert [text for text, drafts in turns.items() if len(drafts) > 1] == [], "the second turn drafts as a fresh one"
     assert len(turns) < len(made)
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=str)
+def test_a_state_of_other_heads_is_refused(zoo: Zoo, case: Case) -> None:
+    draft = path_of(zoo, case.draft)
+    with engine(zoo(case.target), draft, **case.options) as (running, _):
+        wanted = spec(draft)
+        assert running.submit(request(PROMPTS[0], wanted, n=5)).result().stats.emitted == 5
+        strategy = strategy_of(running, wanted)
+        data = strategy.save(0)
+        narrow = HeldSequence(32, 4)
+        with np.load(io.BytesIO(data)) as saved, pytest.raises(ValueError, match="64,.* values wide"):
+            narrow.load(saved)
+        assert not narrow.usable
+        strategy._held[0] = HeldSequence(64, 4)
+        assert strategy.save(0) is None
+        strategy.load(0, data)
+        assert strategy._held[0].usable
+
+
+@pytest.mark.parametrize("case", CASES[5:], ids=str)
+def test_heads_that_come_late_leave_running_requests_alone(zoo: Zoo, case: Case) -> None:
+    """llama.cpp empties a memory when a context that will share it is made."""
+    draft = path_of(zoo, case.draft)
+    with engine(zoo(case.target), draft, n_seq=3, **case.options) as (running, _):
+        plain = [running.submit(request(p, n=60)).result().tokens for p in PROMPTS]
+        early = running.submit(request(PROMPTS[0], n=60))
+        first = [next(early).tokens for _ in range(9)]
+        late = [running.submit(request(p, spec(draft, n_max=n), n=60)) for n, p in enumerate(PROMPTS[1:], start=2)]
+        assert [generation.result().tokens for generation in late] == plain[1:]
+        done = early.result()
+        assert done.tokens == plain[0]
+        assert done.tokens[:9] == tuple(token for part in first for token in part)
+        assert done.stats.rollbacks == {}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,8 @@ class DraftContext:
         params = options.native(model)
         params.ctx_type = self.library.lib.LLAMA_CONTEXT_TYPE_MTP
         params.ctx_other = target.handle
-        self._native = NativeContext(model, options, params)
+        with _kept_memory(target) if model.gguf.arch == ASSISTANT else contextlib.nullcontext():
+            self._native = NativeContext(model, options, params)
         try:
             self._set_up(backend_sampling=backend_sampling, probabilities=probabilities)
         except BaseException:
@@ -135,7 +137,7 @@ class DraftContext:
         chained = self.model.gguf.arch in CHAINED and not self.shares_memory
         self.n_heads = self.model.facts.n_layer_nextn if chained else 1
         """Heads trained for one position ahead each; with a single one, it drafts any number of positions."""
-        self._memory = Memory(self, n_seq=self.n_seq, kind=Rollback.TRUNCATE, depth=0)
+        self.memory = Memory(self, n_seq=self.n_seq, kind=Rollback.TRUNCATE, depth=0)
         self._decode = lib.llama_decode
         self._get_states = lib._Z26llama_get_embeddings_nextnP13llama_context  # noqa: SLF001
         self._set_head = lib._Z28llama_set_nextn_layer_offsetP13llama_contexti  # noqa: SLF001
@@ -212,17 +214,27 @@ class DraftContext:
 
     def n_past(self, seq: int) -> int:
         """Tokens that the memory it attends to holds: its own, or the target's."""
-        return self._memory.n_past(seq)
+        return self.memory.n_past(seq)
 
     def truncate(self, seq: int, n_past: int) -> None:
         """Cut its own memory of ``seq``. Raises RollbackError."""
         if not self.shares_memory:
-            self._memory.truncate(seq, n_past)
+            self.memory.truncate(seq, n_past)
 
     def clear(self, seq: int) -> None:
         """Forget its own memory of ``seq``."""
         if not self.shares_memory:
-            self._memory.clear(seq)
+            self.memory.clear(seq)
+
+    def save_state(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Everything its own memory of ``seq`` holds; nothing where it shares the target's."""
+        return np.empty(0, np.uint8) if self.shares_memory else self.memory.pack(seq)
+
+    def load_state(self, seq: int, packed: npt.NDArray[np.uint8], n_past: int) -> None:
+        """Make ``seq`` hold what :meth:`save_state` returned. Raises RollbackError, with the sequence empty."""
+        if not self.shares_memory:
+            self.memory.clear(seq)
+            self.memory.unpack(seq, packed, n_past)
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -260,7 +272,7 @@ class DraftContext:
                 raise ConfigError(
                     f"sequence {seq}: a draft batch takes each sequence once, with tokens, and {self.n_batch} in all"
                 )
-            held = self._memory.n_past(seq)
+            held = self.memory.n_past(seq)
             if entry.pos != held or entry.pos + n > self.n_ctx or (self.shares_memory and n > 1):
                 raise ConfigError(
                     f"sequence {seq}: {n} draft token(s) at position {entry.pos}, but the memory holds {held} of "
@@ -326,3 +338,16 @@ class DraftContext:
         # A backstop only, as in Context.
         if not sys.is_finalizing() and getattr(self, "_native", None) is not None:
             self.close()
+
+
+@contextlib.contextmanager
+def _kept_memory(target: Context) -> Iterator[None]:
+    """Keep what ``target`` holds: llama.cpp empties a memory when another context that will share it is made."""
+    memory = target.memory
+    held = [(seq, n_past) for seq in range(target.n_seq) if (n_past := memory.n_past(seq))]
+    packed = [memory.pack(seq) for seq, _ in held]
+    try:
+        yield
+    finally:
+        for (seq, n_past), state in zip(held, packed, strict=True):
+            memory.unpack(seq, state, n_past)

@@ -209,6 +209,38 @@ class Memory:
         self._cut(seq, n_past)
         self._outdate(seq, n_past)
 
+    def pack(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Everything ``seq`` holds. Raises BackendError when llama.cpp does not write it."""
+        self.n_past(seq)
+        context, flags = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_NONE
+        size = int(self._lib.llama_state_seq_get_size_ext(context, seq, flags))
+        packed = np.empty(size, np.uint8)
+        target = self._ffi.from_buffer("uint8_t[]", packed, require_writable=True)
+        wrote = int(self._lib.llama_state_seq_get_data_ext(context, target, size, seq, flags))
+        if wrote != size or size == 0:
+            raise failure("saving a sequence", meaning="the state was not written", seq=seq, size=size, wrote=wrote)
+        return packed
+
+    def unpack(self, seq: int, packed: npt.NDArray[np.uint8], n_past: int) -> None:
+        """Make ``seq`` hold what :meth:`pack` returned, ``n_past`` tokens; checkpoints of them stay valid.
+
+        Raises:
+            RollbackError: llama.cpp refused it; the sequence is empty then.
+        """
+        self.n_past(seq)
+        source = self._ffi.from_buffer("uint8_t[]", packed)
+        context, flags = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_NONE
+        read = int(self._lib.llama_state_seq_set_data_ext(context, source, packed.nbytes, seq, flags))
+        held = self.n_past(seq)
+        if read != packed.nbytes or held != n_past:
+            self.clear(seq)
+            msg = (
+                f"sequence {seq} was to hold {n_past} tokens and holds {held}: llama.cpp took {read} of "
+                f"{packed.nbytes} bytes"
+            )
+            raise RollbackError(msg)
+        self._undoable[seq] = 0
+
     def _cut(self, seq: int, n_past: int) -> None:
         removed = self._lib.llama_memory_seq_rm(self._memory, seq, n_past, -1)
         now = self.n_past(seq)
