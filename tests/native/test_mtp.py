@@ -309,7 +309,7 @@ def test_a_state_of_other_heads_is_refused(zoo: Zoo, case: Case) -> None:
         strategy = strategy_of(running, wanted)
         data = strategy.save(0)
         narrow = HeldSequence(32, 4)
-        with np.load(io.BytesIO(data)) as saved, pytest.raises(ValueError, match="64,.* values wide"):
+        with np.load(io.BytesIO(data)) as saved, pytest.raises(ValueError, match=r"64,.* values wide"):
             narrow.load(saved)
         assert not narrow.usable
         strategy._held[0] = HeldSequence(64, 4)
