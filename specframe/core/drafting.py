@@ -55,6 +55,14 @@ class Drafter(Protocol):
         """The request on ``seq`` is over."""
         ...
 
+    def save(self, seq: int) -> bytes | None:
+        """The strategy's own memory of ``seq``, which no request uses."""
+        ...
+
+    def load(self, seq: int, data: bytes) -> None:
+        """Take over what ``save`` returned."""
+        ...
+
     def close(self) -> None:
         """Release the strategy."""
         ...
@@ -131,6 +139,12 @@ class _RequestDrafter:
         if strategy is not None and (error := _guard(self._spec.name, "close", strategy.close)):
             log.warning("%s", error)
 
+    def save(self, seq: int) -> None:
+        """Strategies of one request keep nothing between two."""
+
+    def load(self, seq: int, data: bytes) -> None:
+        """Never called: nothing was saved."""
+
     def close(self) -> None:
         for seq in list(self._live):
             self.end(seq)
@@ -181,6 +195,18 @@ class _BatchDrafter:
 
     def end(self, seq: int) -> None:
         if error := _guard(self._name, "end", lambda: self._strategy.end(seq)):
+            log.warning("%s", error)
+
+    def save(self, seq: int) -> bytes | None:
+        try:
+            data = self._strategy.save(seq)
+            return None if data is None else bytes(data)
+        except Exception as error:  # noqa: BLE001 -- see _guard
+            log.warning("the session goes without it: %s", _blame(self._name, "save", error))
+            return None
+
+    def load(self, seq: int, data: bytes) -> None:
+        if error := _guard(self._name, "load", lambda: self._strategy.load(seq, data)):
             log.warning("%s", error)
 
     def close(self) -> None:

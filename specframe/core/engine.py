@@ -20,10 +20,11 @@ from specframe.core.drafting import Drafter, build_drafter
 from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError, StrategyError
 from specframe.core.generation import Generation
 from specframe.core.observer import Observer, Observers
-from specframe.core.ports import Target
+from specframe.core.ports import Rollback, Target
 from specframe.core.request import FinishReason, Request
 from specframe.core.scheduler import Adaptive, DraftScheduler
 from specframe.core.sequence import ActiveRequest
+from specframe.core.session import Session, strategy_key
 from specframe.core.slot import PromptCheckpoints, Slot
 from specframe.core.step import Stepper
 from specframe.core.strategy import StrategyContext, StrategySpec
@@ -61,7 +62,8 @@ class Engine:
         self._info = info
         self._observers = Observers(observers)
         self._scheduler = scheduler or Adaptive
-        self._stepper = Stepper(target, self._observers, checkpoints or PromptCheckpoints())
+        self._checkpoints = checkpoints or PromptCheckpoints()
+        self._stepper = Stepper(target, self._observers, self._checkpoints)
         self._context = StrategyContext(target=info, vocab=target.vocab, services=target.services)
         self._free = [Slot(target, seq) for seq in range(info.n_seq)]
         self._queue: deque[ActiveRequest] = deque()
@@ -106,10 +108,7 @@ class Engine:
         memory of every sequence already reconciled.
         """
         with self._lock:
-            self._check_open()
-            if self._inside:
-                msg = "the engine cannot be stepped from inside a callback of its own"
-                raise ConfigError(msg)
+            self._check_outside()
             self._inside = True
             try:
                 self._reap()
@@ -119,6 +118,61 @@ class Engine:
                 self._inside = False
                 self._settle()
             return bool(self._running or self._queue)
+
+    def save_session(self, prompt: Sequence[int] = ()) -> Session:
+        """What memory holds of ``prompt`` and behind it, or else what the latest finished request left there.
+
+        Raises:
+            ConfigError: no sequence that is free holds anything of it.
+            BackendError: the target could not hand out its state.
+        """
+        with self._lock:
+            self._check_outside()
+            known = [slot for slot in self._free if slot.n_past and not slot.in_flight]
+            if prompt:
+                wanted = (*prompt, -1)  # no token: all of the prompt may match
+                known = [slot for slot in known if slot.common_prefix(wanted)]
+                known.sort(key=lambda slot: slot.common_prefix(wanted))
+            else:
+                known.sort(key=lambda slot: slot.last_used)
+            if not known:
+                msg = "there is nothing to save: no finished request left anything of this prompt in memory"
+                raise ConfigError(msg)
+            slot = known[-1]
+            states = dict(slot.strategy_states)
+            for spec, drafter in self._drafters.items():
+                if (data := drafter.save(slot.seq)) is not None:
+                    states[strategy_key(spec)] = data
+            return Session(
+                identity=self._target.identity,
+                tokens=tuple(slot.tokens[: slot.n_past]),
+                state=self._target.save_state(slot.seq),
+                strategies=states,
+            )
+
+    def load_session(self, session: Session) -> int:
+        """Put a session into the sequence idle for longest; a request that begins like it starts from there.
+
+        Returns the number of tokens that need not be evaluated again.
+
+        Raises:
+            ConfigError: it is of another model or made with other settings, or every sequence is in use.
+            BackendError: the target refused it.
+        """
+        session.check_fits(self._target.identity)
+        with self._lock:
+            self._check_outside()
+            if not self._free:
+                msg = "every sequence is in use; load the session when a request has finished"
+                raise ConfigError(msg)
+            slot = min(self._free, key=lambda s: s.last_used)
+            slot.load(session.tokens, session.state)
+            slot.strategy_states = dict(session.strategies)
+            if self._info.rollback is not Rollback.TRUNCATE and self._info.checkpoints:
+                slot.save(self._checkpoints)
+            self._clock += 1
+            slot.last_used = self._clock
+            return slot.n_past
 
     def close(self) -> None:
         """End every request (their consumers get ClosedError) and close the strategies. Idempotent."""
@@ -147,6 +201,12 @@ class Engine:
         if self._closed:
             msg = "the engine is closed"
             raise ClosedError(msg)
+
+    def _check_outside(self) -> None:
+        self._check_open()
+        if self._inside:
+            msg = "the engine cannot be stepped, saved or loaded from inside a callback of its own"
+            raise ConfigError(msg)
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         if not prompt:
@@ -246,12 +306,15 @@ class Engine:
             self._queue_out()
 
     def _begin_drafting(self, active: ActiveRequest, slot: Slot) -> None:
-        if active.drafter is None:
+        states, slot.strategy_states = slot.strategy_states, {}
+        if active.drafter is None or active.request.strategy is None:
             return
         try:
+            if states and (state := states.get(strategy_key(active.request.strategy))) is not None:
+                active.drafter.load(slot.seq, state)
             held = active.drafter.begin(slot.seq, active.history, slot.n_past)
         except BaseException:
-            active.deactivate("interrupted")
+            active.deactivate("strategy-interrupted")
             raise
         if isinstance(held, StrategyError):
             active.deactivate(f"strategy-error: {held}")

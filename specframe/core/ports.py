@@ -241,6 +241,22 @@ class Target(Protocol):
         """Bring ``checkpoint.seq`` back to ``checkpoint.n_past`` tokens. Raises RollbackError when it cannot."""
         ...
 
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """What has to be the same for a saved state to be of use, JSON-ready: the model, settings of its memory."""
+        ...
+
+    def save_state(self, seq: int) -> bytes:
+        """Everything the memory of ``seq`` holds. Raises BackendError when it cannot be had."""
+        ...
+
+    def load_state(self, seq: int, data: bytes, n_past: int) -> None:
+        """Make ``seq`` hold what ``save_state`` of a target of the same identity returned: ``n_past`` tokens.
+
+        Raises RollbackError when it cannot; the sequence must be cleared then.
+        """
+        ...
+
     def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> TokenSampler:
         """A sampler for one request; ``prompt`` feeds the penalties. Raises ConfigError for what it cannot honour."""
         ...

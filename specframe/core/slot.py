@@ -44,6 +44,8 @@ class Slot:
         self.tokens: list[int] = []
         self.checkpoints: list[Checkpoint] = []
         """Lasting checkpoints of prefixes of ``tokens``, shortest first; only for memory that cannot be cut freely."""
+        self.strategy_states: dict[str, bytes] = {}
+        """What strategies kept of a session that was loaded and not continued yet."""
         self.n_past = 0
         self.poisoned = False
         """Memory could not even be cleared: the sequence is given up."""
@@ -113,6 +115,14 @@ class Slot:
             held.pop(0)
         return checkpoint
 
+    def load(self, tokens: Sequence[int], state: bytes) -> None:
+        """Hold ``tokens`` from a saved state. Raises RollbackError, with nothing held, when it is refused."""
+        self.reset()
+        self.in_flight = True
+        self._target.load_state(self.seq, state, len(tokens))
+        self.tokens, self.n_past = list(tokens), len(tokens)
+        self.in_flight = False
+
     def ensure_settled(self) -> None:
         """A reconciliation that was itself interrupted leaves memory unknown: start over."""
         if self.in_flight:
@@ -150,6 +160,7 @@ class Slot:
     def reset(self) -> None:
         """Forget all memory. Raises SessionPoisonedError when even that fails."""
         self.checkpoints.clear()
+        self.strategy_states.clear()
         self.in_flight = True
         try:
             self._target.clear(self.seq)

@@ -226,7 +226,7 @@ class Stepper:
             active.deliver()
             if decoded and not w.processed and active.drafter is not None and active.drafter.processes:
                 # It missed tokens that memory keeps: whatever it holds of this sequence is of no use any more.
-                active.deactivate("interrupted")
+                active.deactivate("strategy-interrupted")
         self._observe(work)
 
     def _process(self, work: Sequence[_Work]) -> None:
@@ -261,7 +261,7 @@ class Stepper:
                 errors = drafter.observe([outcome for _, outcome in group])
             except BaseException:
                 for w, _ in group:
-                    w.active.deactivate("interrupted")
+                    w.active.deactivate("strategy-interrupted")
                 raise
             for (w, _), error in zip(group, errors, strict=True):
                 if error is not None:

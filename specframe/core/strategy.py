@@ -168,6 +168,13 @@ class BatchStrategy(_Base, abc.ABC):
     def end(self, seq: int) -> None:
         """The request on ``seq`` is over, whatever way it ended; forget it."""
 
+    def save(self, seq: int) -> bytes | None:  # noqa: ARG002 -- for overriding
+        """This strategy's own memory of ``seq`` between two requests, for a session on disk; None: there is none."""
+        return None
+
+    def load(self, seq: int, data: bytes) -> None:
+        """Take over what :meth:`save` returned; called before the ``begin`` of the request that continues from it."""
+
 
 AnyStrategyClass = type[Strategy] | type[BatchStrategy]
 

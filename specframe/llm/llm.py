@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from specframe.core.observer import Observer
 from specframe.core.ports import Target, Vocab
 from specframe.core.request import Completion
 from specframe.core.sampling import SamplingParams
+from specframe.core.session import Session
 from specframe.llm.options import (
     ChatOptions,
     GenerateOptions,
@@ -284,6 +286,51 @@ class LLM:
         self._check_open()
         return AsyncStream(lambda: self._start_chat(messages, options))
 
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def save_session(
+        self, path: str | os.PathLike[str], prompt: str | Sequence[int] | None = None, **options: Unpack[PromptOptions]
+    ) -> int:
+        """Write what memory holds to a file, so that another process need not evaluate it again.
+
+        Args:
+            path: The file; one that is there is replaced.
+            prompt: Save this, evaluated now as far as it is not in memory yet. None: what the latest finished request
+                left, its answer included.
+            **options: As for :meth:`generate`; a strategy that keeps a memory of its own saves that too.
+
+        Returns:
+            The number of tokens saved.
+
+        Raises:
+            ConfigError: There is nothing to save.
+        """
+        check_names("save_session", options, PromptOptions)
+        self._check_open()
+        ids: Sequence[int] = ()
+        if prompt is not None:
+            # Without its last token, whose logits are wanted next time: then also memory that cannot be cut will do.
+            ids = self._ids(prompt, options)
+            ids = ids[:-1] or ids
+            given: Mapping[str, Any] = {**options, "max_tokens": 1}
+            _finish(self._engine.submit(build_request(ids, given, self._chooser, self._sampling)))
+        session = self._engine.save_session(ids)
+        session.write(path)
+        return len(session.tokens)
+
+    def load_session(self, path: str | os.PathLike[str]) -> int:
+        """Read a file written by :meth:`save_session`: a prompt that begins with its tokens starts from there.
+
+        Returns:
+            The number of tokens that need not be evaluated again.
+
+        Raises:
+            ConfigError: It is of another model, made with other settings, damaged, or of an unknown version.
+            OSError: It cannot be read.
+        """
+        self._check_open()
+        return self._engine.load_session(Session.read(path))
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -323,14 +370,15 @@ class LLM:
 
     def _start_prompt(self, prompt: str | Sequence[int], options: PromptOptions) -> Generation:
         self._check_open()
+        return self._submit(self._ids(prompt, options), options)
+
+    def _ids(self, prompt: str | Sequence[int], options: PromptOptions) -> list[int]:
         if isinstance(prompt, str):
-            ids = self._tokenizer.tokenize_prompt(prompt, parse_special=options.get("parse_special", False))
-        elif "parse_special" in options:
+            return self._tokenizer.tokenize_prompt(prompt, parse_special=options.get("parse_special", False))
+        if "parse_special" in options:
             msg = "parse_special has no meaning for a prompt given as token ids"
             raise ConfigError(msg)
-        else:
-            ids = _token_ids(prompt)
-        return self._submit(ids, options)
+        return _token_ids(prompt)
 
     def _start_chat(self, messages: Sequence[Message], options: ChatOptions) -> Generation:
         self._check_open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import attrs
 import numpy as np
 
 from specframe.core.errors import ConfigError, RollbackError
-from specframe.core.ports import BatchEntry, Logits, Rollback, Target
+from specframe.core.ports import BatchEntry, Decoded, Logits, Need, Rollback, Target
 from specframe.core.sampling import SamplingParams
 from specframe.testing.errors import ContractError
 
@@ -240,6 +241,9 @@ def _possible_cuts_leave_the_prefix(b: _Bench) -> None:
 
 
 def _a_checkpoint_brings_memory_back(b: _Bench) -> None:
+    if not b.target.info.checkpoints:
+        require(b.target.info.rollback is not Rollback.SNAPSHOT, "memory that only restores must have checkpoints")
+        return
     b.run(b.tokens[:2])
     saved = b.target.checkpoint(0)
     require((saved.seq, saved.n_past) == (0, 2) and saved.n_bytes >= 0, f"the checkpoint says {saved!r}")
@@ -248,6 +252,69 @@ def _a_checkpoint_brings_memory_back(b: _Bench) -> None:
     b.holds(2, "after restoring")
     after = b.run(b.tokens[5:6])[0]
     b.same(after, b.fresh((*b.tokens[:2], b.tokens[5])), "the decode after restoring")
+
+
+def _lasting_checkpoints_outlive_others(b: _Bench) -> None:
+    """Of two lasting ones, the second does not replace the first, and neither does one that need not last."""
+    if not b.target.info.checkpoints:
+        return
+    b.run(b.tokens[:2])
+    first = b.target.checkpoint(0, lasting=True)
+    b.run(b.tokens[2:4])
+    second = b.target.checkpoint(0, lasting=True)
+    b.run(b.tokens[4:5])
+    b.target.checkpoint(0)
+    rows = []
+    for saved in (second, second, first):
+        b.target.restore(saved)
+        b.holds(saved.n_past, "after restoring a lasting checkpoint")
+        rows.append(b.run(b.tokens[5:6])[0])
+    b.same(rows[0], rows[1], "the decodes after restoring a lasting checkpoint twice")
+    for row, n_past in ((rows[0], 4), (rows[2], 2)):
+        fresh = b.fresh((*b.tokens[:n_past], b.tokens[5]))
+        b.same(row, fresh, "the decode after restoring a lasting checkpoint")
+
+
+def _what_was_decoded_can_be_looked_at(b: _Bench) -> None:
+    info, n_seq = b.target.info, min(b.target.info.n_seq, 2)
+    for need in Need:
+        if need in info.provides:
+            b.target.enable(need, (0,) if need is Need.LAYER_INPUTS else ())
+        else:
+            with refuses(ConfigError, f"enabling {need.name}, which info.provides lacks,"):
+                b.target.enable(need, (0,))
+    batch = [BatchEntry(seq, 0, b.tokens[: 2 + seq], seq) for seq in range(n_seq)]
+    b.target.decode(batch)
+    seen = b.target.decoded()
+    require(len(seen) == len(batch), f"decoded() has {len(seen)} entries for {len(batch)} sequences")
+    for entry, got in zip(batch, seen, strict=True):
+        require((got.seq, got.pos, tuple(got.tokens)) == (entry.seq, 0, tuple(entry.tokens)), f"decoded() says {got!r}")
+        _features_are_complete(info.provides, got)
+
+
+def _features_are_complete(provides: Need, got: Decoded) -> None:
+    wanted = {"hidden": (Need.HIDDEN in provides, got.hidden)}
+    wanted["input of layer 0"] = (Need.LAYER_INPUTS in provides, got.layer_inputs.get(0))
+    for what, (provided, rows) in wanted.items():
+        require((rows is not None) == provided, f"{what} is {'missing' if provided else 'there although not provided'}")
+        if rows is not None:
+            require(rows.shape[0] == len(got.tokens), f"{what} has {rows.shape[0]} rows for {len(got.tokens)} tokens")
+            require(rows.dtype == np.float32, f"{what} is {rows.dtype}")
+            require(not rows.flags.writeable, f"{what} can be written")
+
+
+def _a_saved_state_is_the_memory(b: _Bench) -> None:
+    b.run(b.tokens[:3])
+    state, seq = b.target.save_state(0), b.target.info.n_seq - 1
+    expected = b.run(b.tokens[3:5])
+    b.run(b.tokens[:1], seq=seq)
+    b.target.load_state(seq, state, 3)
+    b.holds(3, "after loading a state", seq=seq)
+    b.same(expected, b.run(b.tokens[3:5], seq=seq), "the decode after loading a state")
+    with refuses(RollbackError, "loading a state as one of another length"):
+        b.target.load_state(seq, state, 2)
+    b.target.clear(seq)
+    require(json.dumps(dict(b.target.identity)) != "{}", "the identity says nothing")
 
 
 def _clear_forgets_everything(b: _Bench) -> None:
@@ -304,6 +371,9 @@ _RULES: tuple[Callable[[_Bench], None], ...] = (
     _impossible_cuts_change_nothing,
     _possible_cuts_leave_the_prefix,
     _a_checkpoint_brings_memory_back,
+    _lasting_checkpoints_outlive_others,
+    _what_was_decoded_can_be_looked_at,
+    _a_saved_state_is_the_memory,
     _clear_forgets_everything,
     _samplers_choose_as_asked,
 )

@@ -11,7 +11,18 @@ import attrs
 from specframe.core.errors import BackendError
 
 #: Calls of a scripted target (and of its samplers) that can be made to fail.
-Operation: TypeAlias = Literal["decode", "logits", "truncate", "checkpoint", "restore", "clear", "sample", "accept"]
+Operation: TypeAlias = Literal[
+    "decode",
+    "logits",
+    "truncate",
+    "checkpoint",
+    "restore",
+    "clear",
+    "save_state",
+    "load_state",
+    "sample",
+    "accept",
+]
 
 
 class When(enum.Enum):

@@ -119,6 +119,11 @@ class Memory:
         self.cuttable = 0
         self._cut(n_past)
 
+    def load(self, tokens: list[int], states: list[int]) -> None:
+        """Hold what another memory held."""
+        self.clear()
+        self.tokens, self.states = tokens, states
+
     def _cut(self, n_past: int) -> None:
         del self.tokens[n_past:]
         del self.states[n_past + 1 :]

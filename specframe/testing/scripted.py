@@ -6,6 +6,7 @@ wrong position, one rejected token left behind or one token missing changes ever
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -272,13 +273,10 @@ class ScriptedTarget(Target):
             ],
             dtype=np.float32,
         )
-        return Decoded(
-            entry.seq,
-            entry.pos,
-            entry.tokens,
-            rows if Need.HIDDEN in self._enabled else None,
-            {layer: rows + np.float32(layer) for layer in sorted(self._layers)},
-        )
+        layers = {layer: rows + np.float32(layer) for layer in sorted(self._layers)}
+        for array in (rows, *layers.values()):
+            array.setflags(write=False)
+        return Decoded(entry.seq, entry.pos, entry.tokens, rows if Need.HIDDEN in self._enabled else None, layers)
 
     @override
     def n_past(self, seq: int) -> int:
@@ -327,6 +325,37 @@ class ScriptedTarget(Target):
             raise RollbackError(msg)
         memory = self._memory(checkpoint.seq)
         self._struck("restore", lambda: memory.restore(checkpoint))
+
+    @property
+    @override
+    def identity(self) -> Mapping[str, object]:
+        info = self._info
+        return {
+            "seed": self._seed,
+            "spread": self._spread,
+            "order": self._order,
+            "n_vocab": info.n_vocab,
+            "n_ctx": info.n_ctx,
+        }
+
+    @override
+    def save_state(self, seq: int) -> bytes:
+        self._open("save_state")
+        memory = self._memory(seq)
+        self.calls.append(Call("save_state", seq, memory.n_past))
+        self._struck("save_state", lambda: None)
+        return json.dumps([memory.tokens, memory.states]).encode()
+
+    @override
+    def load_state(self, seq: int, data: bytes, n_past: int) -> None:
+        self._open("load_state")
+        memory = self._memory(seq)
+        self.calls.append(Call("load_state", seq, n_past))
+        tokens, states = json.loads(data)
+        if len(tokens) != n_past:
+            msg = f"the state holds {len(tokens)} tokens instead of {n_past}"
+            raise RollbackError(msg)
+        self._struck("load_state", lambda: memory.load(tokens, states))
 
     @override
     def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> ScriptedSampler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from specframe.core.errors import ConfigError, RollbackError
-from specframe.core.ports import BatchEntry, Checkpoint, Logits, Rollback, TokenSampler
+from specframe.core.ports import BatchEntry, Checkpoint, Decoded, Logits, Need, Rollback, TokenSampler
 from specframe.core.sampling import SamplingParams
 from specframe.testing import ContractError, ScriptedTarget, check_backend
 
@@ -20,8 +21,11 @@ _KINDS: list[dict[str, Any]] = [
     {"rollback": Rollback.TRUNCATE},
     {"rollback": Rollback.BOUNDED, "rollback_depth": 3},
     {"rollback": Rollback.BOUNDED, "rollback_depth": 0},
+    {"rollback": Rollback.BOUNDED, "rollback_depth": 2, "checkpoints": False},
     {"rollback": Rollback.SNAPSHOT},
     {"rollback": Rollback.SNAPSHOT, "newest_checkpoint_only": True},
+    {"provides": Need.HIDDEN},
+    {"provides": Need.HIDDEN | Need.LAYER_INPUTS},
 ]
 
 
@@ -102,6 +106,45 @@ class _RestoresNothing(ScriptedTarget):
         pass
 
 
+class _OneCheckpointPerSequence(ScriptedTarget):
+    """Forgets that some were to last."""
+
+    @override
+    def checkpoint(self, seq: int, *, lasting: bool = False) -> Checkpoint:
+        return super().checkpoint(seq)
+
+
+class _EnablesAnything(ScriptedTarget):
+    @override
+    def enable(self, needs: Need, layers: Sequence[int] = ()) -> None:
+        pass
+
+
+class _LooksAtTheBatchOfBefore(ScriptedTarget):
+    @override
+    def decoded(self) -> Sequence[Decoded]:
+        return [attrs.evolve(entry, tokens=[0, *entry.tokens[1:]]) for entry in super().decoded()]
+
+
+class _KeepsNoFeatures(ScriptedTarget):
+    @override
+    def decoded(self) -> Sequence[Decoded]:
+        return [attrs.evolve(entry, hidden=None) for entry in super().decoded()]
+
+
+class _SavesTheLengthOnly(ScriptedTarget):
+    @override
+    def load_state(self, seq: int, data: bytes, n_past: int) -> None:
+        self.clear(seq)
+        self.decode([BatchEntry(seq, 0, [0] * n_past, 0)])
+
+
+class _LoadsAnyLength(ScriptedTarget):
+    @override
+    def load_state(self, seq: int, data: bytes, n_past: int) -> None:
+        super().load_state(seq, data, len(json.loads(data)[0]))
+
+
 class _ClearsEverySequence(ScriptedTarget):
     @override
     def clear(self, seq: int) -> None:
@@ -151,6 +194,10 @@ class _EndIgnored(ScriptedTarget):
         (_CutsTooMuch, "cutting 1"),
         (_NeverRefusesACut, "must raise RollbackError"),
         (_RestoresNothing, "after restoring"),
+        (_EnablesAnything, r"which info.provides lacks, must raise"),
+        (_LooksAtTheBatchOfBefore, r"decoded\(\) says"),
+        (_SavesTheLengthOnly, "after loading a state"),
+        (_LoadsAnyLength, "as one of another length must raise"),
         (_ClearsEverySequence, "clearing another sequence"),
         (_ClearsNothing, "chunks do not matter"),
         (_SeedIgnored, "another seed gives the same"),
@@ -162,6 +209,18 @@ class _EndIgnored(ScriptedTarget):
 def test_broken_backends_are_found(broken: type[ScriptedTarget], rule: str) -> None:
     with pytest.raises(ContractError, match=rule):
         check_backend(lambda: broken(**_SMALL))
+
+
+@pytest.mark.parametrize(
+    ("broken", "more", "rule"),
+    [
+        (_OneCheckpointPerSequence, {"rollback": Rollback.SNAPSHOT, "newest_checkpoint_only": True}, "invalidated"),
+        (_KeepsNoFeatures, {"provides": Need.HIDDEN}, "hidden is missing"),
+    ],
+)
+def test_broken_services_are_found(broken: type[ScriptedTarget], more: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ContractError, match=rule):
+        check_backend(lambda: broken(**_SMALL, **more))
 
 
 def test_the_trap_of_recurrent_memory_is_found() -> None:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
-from specframe.core.ports import BatchEntry, Need
+from specframe.core.ports import Decoded, Need
 from specframe.core.strategy import (
     AnyStrategyClass,
     BatchStrategy,
@@ -163,7 +163,7 @@ class _RaisesInProcess(_OneDraftForAll):
     name = "raises-in-process"
 
     @override
-    def process(self, batch: Sequence[BatchEntry]) -> None:
+    def process(self, batch: Sequence[Decoded]) -> None:
         raise KeyError(batch[0].pos)
 
 
@@ -212,6 +212,14 @@ class _PlainOptions(_TooLong):
     Options = dict
 
 
+def test_options_that_cannot_be_told_apart_are_refused() -> None:
+    """By the spec that is made from a class, and by the check of a spec that was made by hand."""
+    with pytest.raises(ConfigError, match="unhashable type"):
+        check_strategy(_Unhashable)
+    with pytest.raises(StrategyContractError, match="cannot be hashed"):
+        check_strategy(StrategySpec(_Unhashable, _UnhashableOptions()))
+
+
 @pytest.mark.parametrize(
     ("strategy", "rule"),
     [
@@ -230,7 +238,6 @@ class _PlainOptions(_TooLong):
         (_RaisesInEnd, r"end\(\) raised KeyError"),
         (_BadName, "lower case"),
         (_BadOptions, "keyword-only with a default"),
-        (_Unhashable, "cannot be hashed"),
         (_PlainOptions, "attrs class"),
     ],
 )

@@ -239,7 +239,7 @@ def test_a_strategy_that_missed_tokens_is_not_asked_again() -> None:
             engine.step()
         completion = generation.result()
         check_strategies(engine)
-    assert completion.stats.inactive_reason == "interrupted"
+    assert completion.stats.inactive_reason == "strategy-interrupted"
     assert completion.stats.drafted == 0
     _RIGHT[request.prompt].check_equals(Output.of(completion))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
 
+from specframe.backends.llama import state
 from specframe.backends.llama.context import Context
 from specframe.backends.llama.kernels import TILED_ROWS
 from specframe.backends.llama.memory import LlamaCheckpoint
@@ -42,6 +43,7 @@ class LlamaTarget(Target):
         self._model = model
         self._context = context = Context(model, **options)
         self._memory = context.memory
+        self._identity: Mapping[str, Any] | None = None
         self._services = LlamaServices(context)
         self._info = TargetInfo(
             n_vocab=context.n_vocab,
@@ -118,6 +120,21 @@ class LlamaTarget(Target):
             msg = f"{type(checkpoint).__name__} is no checkpoint of a llama.cpp target"
             raise ConfigError(msg)
         self._memory.restore(checkpoint)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """See ``Target.identity``; the model is told by its contents, not by its name."""
+        if self._identity is None:
+            self._identity = state.identity(self._context)
+        return self._identity
+
+    def save_state(self, seq: int) -> bytes:
+        """See ``Target.save_state``."""
+        return state.save(self._context, seq)
+
+    def load_state(self, seq: int, data: bytes, n_past: int) -> None:
+        """See ``Target.load_state``."""
+        state.load(self._context, seq, data, n_past)
 
     def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> LlamaSampler:
         """See ``Target.make_sampler``."""
