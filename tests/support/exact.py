@@ -114,10 +114,10 @@ class WatchedTarget(LlamaTarget):
         if self.after_decode is not None:
             self.after_decode()
 
-    def checkpoint(self, seq: int) -> LlamaCheckpoint:
-        """Count it."""
-        self.n_checkpoints += 1
-        return super().checkpoint(seq)
+    def checkpoint(self, seq: int, *, lasting: bool = False) -> LlamaCheckpoint:
+        """Count those of verifications; prompts have lasting ones."""
+        self.n_checkpoints += not lasting
+        return super().checkpoint(seq, lasting=lasting)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Count it."""
