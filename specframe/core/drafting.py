@@ -51,6 +51,10 @@ class Drafter(Protocol):
         """What was committed; one answer per outcome."""
         ...
 
+    def shift(self, seq: int, history: History, n_keep: int, n_drop: int) -> bool | StrategyError:
+        """The context was full and lost tokens; False: the strategy cannot follow."""
+        ...
+
     def end(self, seq: int) -> None:
         """The request on ``seq`` is over."""
         ...
@@ -134,6 +138,11 @@ class _RequestDrafter:
     def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
         return [_guard(self._spec.name, "observe", lambda o=o: self._live[o.seq].observe(o)) for o in outcomes]  # type: ignore[misc]
 
+    def shift(self, seq: int, history: History, n_keep: int, n_drop: int) -> bool | StrategyError:  # noqa: ARG002 -- it starts over
+        self.end(seq)
+        begun = self.begin(seq, history, len(history))
+        return begun if isinstance(begun, StrategyError) else True
+
     def end(self, seq: int) -> None:
         strategy = self._live.pop(seq, None)
         if strategy is not None and (error := _guard(self._spec.name, "close", strategy.close)):
@@ -192,6 +201,12 @@ class _BatchDrafter:
     def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
         error = _guard(self._name, "observe", lambda: self._strategy.observe(outcomes))
         return [error] * len(outcomes)
+
+    def shift(self, seq: int, history: History, n_keep: int, n_drop: int) -> bool | StrategyError:
+        try:
+            return bool(self._strategy.shift(seq, history, n_keep, n_drop))
+        except Exception as error:  # noqa: BLE001 -- see _guard
+            return _blame(self._name, "shift", error)
 
     def end(self, seq: int) -> None:
         if error := _guard(self._name, "end", lambda: self._strategy.end(seq)):

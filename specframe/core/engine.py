@@ -85,6 +85,8 @@ class Engine:
             ClosedError: the engine is closed.
         """
         self._check_prompt(request.prompt)
+        if request.context_full == "shift":
+            self._check_shift(request.n_keep)
         with self._lock:
             self._check_open()
             sampler = self._target.make_sampler(request.sampling, request.prompt)
@@ -128,7 +130,7 @@ class Engine:
         """
         with self._lock:
             self._check_outside()
-            known = [slot for slot in self._free if slot.n_past and not slot.in_flight]
+            known = [slot for slot in self._free if slot.n_past and not slot.in_flight and slot.n_pure is None]
             if prompt:
                 wanted = (*prompt, -1)  # no token: all of the prompt may match
                 known = [slot for slot in known if slot.common_prefix(wanted)]
@@ -222,6 +224,18 @@ class Engine:
                 "raise n_ctx or shorten the prompt"
             )
             raise RequestTooLongError(msg)
+
+    def _check_shift(self, n_keep: int) -> None:
+        info = self._info
+        if not info.can_shift:
+            why = f"its memory is of the kind {info.rollback.value!r}"
+            if info.rollback is Rollback.TRUNCATE:
+                why = "its positions cannot be moved"
+            msg = f"context_full='shift' does not work with this model: {why}; use context_full='stop'"
+            raise ConfigError(msg)
+        if info.n_ctx - n_keep < 2:  # noqa: PLR2004 -- half of it must be a token
+            msg = f"n_keep ({n_keep}) leaves nothing to drop of a context of {info.n_ctx} tokens; lower it"
+            raise ConfigError(msg)
 
     def _attach_drafter(self, active: ActiveRequest) -> None:
         spec = active.request.strategy

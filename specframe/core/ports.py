@@ -70,6 +70,8 @@ class TargetInfo:
     None: any number. Kernels for wide batches may round differently.
     """
     provides: Need = Need.NONE
+    can_shift: bool = False
+    """``shift`` works; only where ``rollback`` is TRUNCATE."""
 
     @property
     def max_outputs(self) -> int:
@@ -223,6 +225,13 @@ class Target(Protocol):
 
     def truncate(self, seq: int, n_past: int) -> None:
         """Cut the memory of ``seq`` to its first ``n_past`` tokens. Raises RollbackError, with nothing done."""
+        ...
+
+    def shift(self, seq: int, n_keep: int, n_drop: int) -> None:
+        """Forget ``n_drop`` tokens behind the first ``n_keep`` of ``seq`` and move the rest down in their place.
+
+        What moved keeps what it took from the forgotten ones. Raises BackendError when it cannot; clear then.
+        """
         ...
 
     def clear(self, seq: int) -> None:

@@ -108,6 +108,18 @@ def _budget(_: object, __: object, value: Any) -> None:
         raise ConfigError(msg)
 
 
+def _context_full(_: object, __: object, value: Any) -> None:
+    if value not in ("stop", "shift"):
+        msg = f"context_full must be 'stop' or 'shift', not {value!r}"
+        raise ConfigError(msg)
+
+
+def _n_keep(_: object, __: object, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        msg = f"n_keep must be a whole number >= 0, not {value!r}"
+        raise ConfigError(msg)
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Request:
     """One generation."""
@@ -123,3 +135,16 @@ class Request:
     on_prompt_progress: PromptProgress | None = None
     reuse_prefix: bool = True
     """Reuse what memory holds of the prompt from earlier requests."""
+    context_full: str = attrs.field(default="stop", validator=_context_full)
+    """What happens when the context is full: ``"stop"``, or ``"shift"``: the first ``n_keep`` tokens stay, half of the
+    others are dropped, and the request goes on. Callbacks and strategies then see what is left.
+    """
+    n_keep: int = attrs.field(default=4, validator=_n_keep)
+    """Tokens at the beginning that a shift keeps; a few always, as models lean on them (Xiao et al. 2023,
+    arXiv:2309.17453).
+    """
+
+    def __attrs_post_init__(self) -> None:
+        if self.context_full == "shift" and self.max_tokens is None:
+            msg = "context_full='shift' never runs out of room: say when to end with max_tokens"
+            raise ConfigError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
 
@@ -44,7 +45,9 @@ class ActiveRequest:
         self._vocab = vocab
         self._eog = vocab.eog
         # The token after the last one that fits is still emitted: it needs no place.
-        room = n_ctx + 1 - len(request.prompt)
+        self._n_full = n_ctx + 1
+        self.shifts = request.context_full == "shift"
+        room = sys.maxsize if self.shifts else self._n_full - len(request.prompt)
         self._limit = room if request.max_tokens is None else min(request.max_tokens, room)
         self._stream = TextStream(request.stop)
         self._emitted: list[int] = []
@@ -84,7 +87,13 @@ class ActiveRequest:
     @property
     def n_left(self) -> int:
         """Tokens that may still be emitted: the budget, and the room in the context."""
-        return self._limit - self.stats.emitted
+        left = self._limit - self.stats.emitted
+        return min(left, self._n_full - len(self.history)) if self.shifts else left
+
+    @property
+    def is_full(self) -> bool:
+        """True when nothing more can be evaluated without a shift."""
+        return len(self.history) >= self._n_full
 
     def end(self) -> None:
         """Build the completion; releases the sampler. Once."""

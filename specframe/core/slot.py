@@ -47,6 +47,8 @@ class Slot:
         self.strategy_states: dict[str, bytes] = {}
         """What strategies kept of a session that was loaded and not continued yet."""
         self.n_past = 0
+        self.n_pure: int | None = None
+        """Tokens of memory that took nothing from tokens that are gone; None: all."""
         self.poisoned = False
         """Memory could not even be cleared: the sequence is given up."""
         self.in_flight = True
@@ -60,7 +62,8 @@ class Slot:
 
     def common_prefix(self, prompt: Sequence[int]) -> int:
         """Tokens at the head of ``prompt`` that memory holds; its last one is left out, as its logits are needed."""
-        held = self.tokens[: min(self.n_past, len(prompt) - 1)]
+        pure = self.n_past if self.n_pure is None else min(self.n_past, self.n_pure)
+        held = self.tokens[: min(pure, len(prompt) - 1)]
         low, high = 0, len(held)
         while low < high:  # slices compare at C speed; bisecting finds the first difference
             middle = (low + high + 1) // 2
@@ -74,6 +77,7 @@ class Slot:
         """Take ``prompt`` as the committed tokens; returns how many of them memory still holds."""
         self.ensure_settled()
         self.shrink(self.common_prefix(prompt) if reuse else 0)
+        self.n_pure = None
         self.tokens = list(prompt)
         return self.n_past
 
@@ -97,6 +101,29 @@ class Slot:
             return self.restore(self.checkpoints[-1])
         self.reset()
         return "replay"
+
+    def shift(self, n_keep: int) -> int:
+        """The context is full: drop half of the tokens behind the first ``n_keep``; returns how many.
+
+        When memory does not hold all of them, or the shift fails, the rest is evaluated again.
+        """
+        n_drop = (len(self.tokens) - 1 - n_keep) // 2
+        whole = self.n_past == len(self.tokens) - 1
+        if not whole:
+            self.shrink(n_keep)
+        self.in_flight = True
+        del self.tokens[n_keep : n_keep + n_drop]
+        if whole:
+            try:
+                self._target.shift(self.seq, n_keep, n_drop)
+            except (BackendError, MemoryError) as error:
+                log.warning("sequence %d could not be shifted, starting over: %s", self.seq, error)
+                self.reset()
+                return n_drop
+            self.n_past -= n_drop
+            self.n_pure = n_keep if self.n_pure is None else min(self.n_pure, n_keep)
+        self.in_flight = False
+        return n_drop
 
     def save(self, limits: PromptCheckpoints) -> Checkpoint | None:
         """Keep a lasting checkpoint of memory as it is, the oldest ones making room; None when it was not worth it."""
@@ -169,4 +196,5 @@ class Slot:
             msg = f"sequence {self.seq} cannot be cleared and is given up: {error}"
             raise SessionPoisonedError(msg) from error
         self.n_past = 0
+        self.n_pure = None
         self.in_flight = False

@@ -42,6 +42,8 @@ class RequestStats:
     checkpoints: int = 0
     checkpoint_bytes: int = 0
     """Size of the largest checkpoint taken."""
+    shifts: int = 0
+    """Times the context was full and a part of it was dropped."""
     seconds: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(PHASES, 0.0))
     ttft_s: float | None = None
     """Submission to first token."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 import attrs
 
 from specframe.core.drafting import Drafter
-from specframe.core.errors import BackendError, StrategyError
+from specframe.core.errors import BackendError, SessionPoisonedError, StrategyError
 from specframe.core.observer import Observers
 from specframe.core.ports import Logits, Rollback, Target
 from specframe.core.sequence import ActiveRequest
@@ -62,11 +62,35 @@ class Stepper:
         for active in running:
             slot = active.slot
             if slot is not None and active.error is None:
+                if active.shifts and active.is_full and not self._shift(active, slot):
+                    continue
                 (prompts if self._in_prompt(active, slot) else going).append((active, slot))
         if prompts:
             self._prefill(prompts)
         if going:
             self._decode(going)
+
+    def _shift(self, active: ActiveRequest, slot: Slot) -> bool:
+        """Make room in a full context; False when that failed for good."""
+        n_keep = active.request.n_keep
+        try:
+            n_drop = slot.shift(n_keep)
+        except SessionPoisonedError as error:
+            active.error = error
+            return False
+        active.stats.shifts += 1
+        log.info("the context of sequence %d is full: %d tokens behind the first %d go", slot.seq, n_drop, n_keep)
+        if active.drafter is not None:
+            try:
+                followed = active.drafter.shift(slot.seq, active.history, n_keep, n_drop)
+            except BaseException:
+                active.deactivate("strategy-interrupted")
+                raise
+            if isinstance(followed, StrategyError):
+                active.deactivate(f"strategy-error: {followed}")
+            elif not followed:
+                active.deactivate("context-shifted")
+        return True
 
     # -- prompt -------------------------------------------------------------------------------------------------------
 

@@ -165,6 +165,18 @@ class BatchStrategy(_Base, abc.ABC):
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """One target step was verified and committed."""
 
+    def shift(self, seq: int, history: History, n_keep: int, n_drop: int) -> bool:  # noqa: ARG002 -- for overriding
+        """The context was full: ``n_drop`` tokens behind the first ``n_keep`` are gone, the rest moved down.
+
+        ``history`` and the target's memory are so already. Return False when your own memory cannot follow: then
+        drafting ends for this request. Unless overridden, a strategy without needs begins anew and others give up.
+        """
+        if self.needs:
+            return False
+        self.end(seq)
+        n_held = len(history) - 1
+        return self.begin(seq, history, n_held) == n_held
+
     def end(self, seq: int) -> None:
         """The request on ``seq`` is over, whatever way it ended; forget it."""
 

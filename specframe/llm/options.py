@@ -6,7 +6,7 @@ import difflib
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import attrs
 
@@ -86,6 +86,10 @@ class GenerateOptions(SamplingOptions, total=False):
     stopping_criteria: Sequence[StoppingCriterion]
     on_prompt_progress: PromptProgress
     reuse_prefix: bool
+    context_full: Literal["stop", "shift"]
+    """What to do when the context is full; ``"shift"`` drops a part of it and goes on, where the model allows."""
+    n_keep: int
+    """Tokens at the beginning that a shift keeps."""
 
 
 class PromptOptions(GenerateOptions, total=False):
@@ -106,7 +110,16 @@ class ChatOptions(GenerateOptions, total=False):
 
 
 _SAMPLING = frozenset(SamplingOptions.__annotations__)
-_REQUEST = ("max_tokens", "stop", "logits_processors", "stopping_criteria", "on_prompt_progress", "reuse_prefix")
+_REQUEST = (
+    "max_tokens",
+    "stop",
+    "logits_processors",
+    "stopping_criteria",
+    "on_prompt_progress",
+    "reuse_prefix",
+    "context_full",
+    "n_keep",
+)
 
 
 def check_names(function: str, given: Iterable[str], known: type) -> None:

@@ -11,7 +11,7 @@ from itertools import cycle, islice
 import attrs
 import numpy as np
 
-from specframe.core.errors import ConfigError, RollbackError
+from specframe.core.errors import BackendError, ConfigError, RollbackError
 from specframe.core.ports import BatchEntry, Decoded, Logits, Need, Rollback, Target
 from specframe.core.sampling import SamplingParams
 from specframe.testing.errors import ContractError
@@ -303,6 +303,23 @@ def _features_are_complete(provides: Need, got: Decoded) -> None:
             require(not rows.flags.writeable, f"{what} can be written")
 
 
+def _shifting_moves_the_rest_down(b: _Bench) -> None:
+    if not b.target.info.can_shift:
+        return
+    require(b.target.info.rollback is Rollback.TRUNCATE, "memory that cannot be cut must not claim to shift")
+    rows = []
+    for _ in range(2):
+        b.target.clear(0)
+        b.run(b.tokens[:5])
+        b.target.shift(0, 1, 2)
+        b.holds(3, "after dropping two of five tokens")
+        rows.append(b.run(b.tokens[5:6])[0])
+        b.holds(4, "after one more")
+    b.same(rows[0], rows[1], "the decodes after the same shift")
+    with refuses(BackendError, "dropping more than memory holds"):
+        b.target.shift(0, 1, 4)
+
+
 def _a_saved_state_is_the_memory(b: _Bench) -> None:
     b.run(b.tokens[:3])
     state, seq = b.target.save_state(0), b.target.info.n_seq - 1
@@ -374,6 +391,7 @@ _RULES: tuple[Callable[[_Bench], None], ...] = (
     _lasting_checkpoints_outlive_others,
     _what_was_decoded_can_be_looked_at,
     _a_saved_state_is_the_memory,
+    _shifting_moves_the_rest_down,
     _clear_forgets_everything,
     _samplers_choose_as_asked,
 )

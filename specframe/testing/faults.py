@@ -18,6 +18,7 @@ Operation: TypeAlias = Literal[
     "checkpoint",
     "restore",
     "clear",
+    "shift",
     "save_state",
     "load_state",
     "sample",

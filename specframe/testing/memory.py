@@ -13,6 +13,7 @@ from specframe.core.ports import Rollback
 _PRIME = (1 << 61) - 1
 _WIDE = 1 << 40
 _CORRUPT = 1 << 41
+_SHIFTED = 1 << 42
 _BASE = 0x1F3D_5B79_C0FF_EE11 % _PRIME
 
 
@@ -98,6 +99,13 @@ class Memory:
         self._cut(n_past)
         if n_cut > most:
             self.states[-1] = extend_hash(self.states[-1], _CORRUPT)
+
+    def shift(self, n_keep: int, n_drop: int) -> None:
+        """Drop tokens from the middle; the states behind them stay as they are, and so reveal what was there."""
+        del self.tokens[n_keep : n_keep + n_drop]
+        del self.states[n_keep + 1 : n_keep + 1 + n_drop]
+        self.states[-1] = extend_hash(self.states[-1], _SHIFTED + n_drop)
+        self.decoded.clear()
 
     def clear(self) -> None:
         """Forget everything."""

@@ -97,7 +97,15 @@ def _choices(target: Target, request: Request, seq: int) -> Iterator[tuple[int, 
     target.clear(seq)
     sampler = target.make_sampler(request.sampling, request.prompt)
     tokens = list(request.prompt)
-    while len(tokens) <= target.info.n_ctx and not sampler.finished():
+    n_ctx = target.info.n_ctx
+    n_emitted = 0
+    while not sampler.finished():
+        if len(tokens) > n_ctx:
+            if request.context_full == "stop" or n_emitted >= (request.max_tokens or 0):
+                return
+            n_drop = (n_ctx - request.n_keep) // 2
+            target.shift(seq, request.n_keep, n_drop)
+            del tokens[request.n_keep : request.n_keep + n_drop]
         for pos in range(target.n_past(seq), len(tokens)):
             target.decode([BatchEntry(seq, pos, tokens[pos : pos + 1], 1)])
         row = target.logits()[0]
@@ -107,6 +115,7 @@ def _choices(target: Target, request: Request, seq: int) -> Iterator[tuple[int, 
         token = sampler.sample(processed)
         sampler.accept(token)
         tokens.append(token)
+        n_emitted += 1
         yield token, row, sampler
 
 

@@ -75,6 +75,7 @@ class ScriptedTarget(Target):
             wide batches do; :meth:`row` and scripts speak of single tokens.
         faults: Failures to inject; see also :meth:`inject`.
         provides: What strategies can ask for.
+        can_shift: Whether a full context can be shifted, where memory can be cut.
     """
 
     def __init__(  # noqa: PLR0913 -- knobs of a test double, keyword-only and independent of each other
@@ -103,6 +104,7 @@ class ScriptedTarget(Target):
         faults: Iterable[Fault] = (),
         exact_width: int | None = None,
         provides: Need = Need.NONE,
+        can_shift: bool = True,
     ) -> None:
         if pieces is None:
             pieces = letter_pieces(32 if n_vocab is None else n_vocab)
@@ -121,6 +123,7 @@ class ScriptedTarget(Target):
             checkpoints=checkpoints,
             exact_width=exact_width,
             provides=provides,
+            can_shift=can_shift and rollback is Rollback.TRUNCATE,
         )
         depth = rollback_depth if rollback is Rollback.BOUNDED else 0
         self._memories = [Memory(seq, rollback, depth, seed, exact_width, silent_cuts) for seq in range(n_seq)]
@@ -289,6 +292,16 @@ class ScriptedTarget(Target):
         memory = self._memory(seq)
         self.calls.append(Call("truncate", seq, n_past))
         self._struck("truncate", lambda: memory.truncate(n_past))
+
+    @override
+    def shift(self, seq: int, n_keep: int, n_drop: int) -> None:
+        self._open("shift")
+        memory = self._memory(seq)
+        self.calls.append(Call("shift", seq, (n_keep, n_drop)))
+        if not self._info.can_shift or n_drop < 1 or n_keep + n_drop > memory.n_past:
+            msg = f"cannot drop {n_drop} of the {memory.n_past} tokens of sequence {seq} behind the first {n_keep}"
+            raise BackendError(msg)
+        self._struck("shift", lambda: memory.shift(n_keep, n_drop))
 
     @override
     def clear(self, seq: int) -> None:

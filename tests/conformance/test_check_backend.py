@@ -145,6 +145,12 @@ class _LoadsAnyLength(ScriptedTarget):
         super().load_state(seq, data, len(json.loads(data)[0]))
 
 
+class _ShiftsNothing(ScriptedTarget):
+    @override
+    def shift(self, seq: int, n_keep: int, n_drop: int) -> None:
+        pass
+
+
 class _ClearsEverySequence(ScriptedTarget):
     @override
     def clear(self, seq: int) -> None:
@@ -198,6 +204,7 @@ class _EndIgnored(ScriptedTarget):
         (_LooksAtTheBatchOfBefore, r"decoded\(\) says"),
         (_SavesTheLengthOnly, "after loading a state"),
         (_LoadsAnyLength, "as one of another length must raise"),
+        (_ShiftsNothing, "after dropping two of five"),
         (_ClearsEverySequence, "clearing another sequence"),
         (_ClearsNothing, "chunks do not matter"),
         (_SeedIgnored, "another seed gives the same"),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from specframe.backends.llama.library import Library
 from specframe.backends.llama.model import ModelFacts
 from specframe.backends.llama.status import failure
-from specframe.core.errors import ConfigError, RollbackError
+from specframe.core.errors import BackendError, ConfigError, RollbackError
 from specframe.core.ports import BatchEntry, Rollback
 
 
@@ -136,6 +136,30 @@ class Memory:
         self._undoable[seq] = 0
         self._cut(seq, n_past)
         self._outdate(seq, n_past)
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether :meth:`shift` works: attention only, with one number for a position."""
+        return self._kind is Rollback.TRUNCATE and bool(self._lib.llama_memory_can_shift(self._memory))
+
+    def shift(self, seq: int, n_keep: int, n_drop: int) -> None:
+        """Forget ``n_drop`` tokens behind the first ``n_keep`` of ``seq`` and move the rest down.
+
+        Raises:
+            BackendError: it holds fewer, or this kind of memory cannot do it, and nothing changed; or llama.cpp
+                refused, and the sequence must be cleared.
+        """
+        held = self.n_past(seq)
+        # llama.cpp ends the process when told to move what cannot be moved.
+        if not self.can_shift or n_keep < 0 or n_drop < 1 or n_keep + n_drop > held:
+            msg = f"sequence {seq} holds {held} tokens; {n_drop} behind the first {n_keep} of them cannot be dropped"
+            raise BackendError(msg)
+        self._outdate(seq, 0)
+        removed = self._lib.llama_memory_seq_rm(self._memory, seq, n_keep, n_keep + n_drop)
+        if removed and n_keep + n_drop < held:
+            self._lib.llama_memory_seq_add(self._memory, seq, n_keep + n_drop, -1, -n_drop)
+        if not removed or self.n_past(seq) != held - n_drop:
+            raise failure("shifting a sequence", meaning="it did not move", seq=seq, n_past=self.n_past(seq))
 
     def clear(self, seq: int) -> None:
         """Forget everything of ``seq``. Raises BackendError when llama.cpp refuses, which it never should."""

@@ -55,6 +55,7 @@ class LlamaTarget(Target):
             n_outputs=context.n_outputs_max,
             exact_width=TILED_ROWS - 1 if context.options.flash_attn else None,
             provides=model.facts.provides,
+            can_shift=context.memory.can_shift,
         )
 
     @property
@@ -105,6 +106,10 @@ class LlamaTarget(Target):
     def truncate(self, seq: int, n_past: int) -> None:
         """See ``Target.truncate``."""
         self._memory.truncate(seq, n_past)
+
+    def shift(self, seq: int, n_keep: int, n_drop: int) -> None:
+        """See ``Target.shift``."""
+        self._memory.shift(seq, n_keep, n_drop)
 
     def clear(self, seq: int) -> None:
         """See ``Target.clear``."""
