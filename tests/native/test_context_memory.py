@@ -205,7 +205,7 @@ def test_context_room_is_what_was_asked_for(zoo: Zoo) -> None:
         assert opened.n_past(0) == 64
 
 
-@pytest.mark.parametrize("n_before", [9, 600])
+@pytest.mark.parametrize("n_before", [9, 230, 600])
 def test_width_does_not_change_logits_of_the_real_model(smollm2: Any, n_before: int) -> None:
     """What exactness rests on: a token gets the same bits alone and in a draft, on a short memory and on a long one."""
     with target(smollm2, n_ctx=1024, n_threads=2) as opened:
