@@ -2,8 +2,9 @@
 
 ggml's kernels for CPUs differ with the number of rows, and round differently:
 
-* flash attention works row by row; from 64 rows of a sequence on in tiles; and for a single row on a memory of 512
-  cells or more it splits that memory over the threads (``ggml_compute_forward_flash_attn_ext_f16``, ``ggml-cpu/ops.cpp``);
+* flash attention works row by row; from 64 rows of a sequence on in tiles; and for one row on a memory of 512 cells or
+  more it splits that memory over the threads
+  (``ggml_compute_forward_flash_attn_ext_f16``, ``ggml-cpu/ops.cpp``);
 * products with K-quants and IQ quants work in tiles from 8 rows on (``ggml-cpu/tiled``).
 
 So a token verified in a draft would not get the logits it gets alone. Reference mode (``use_ref``) keeps to rows one by
