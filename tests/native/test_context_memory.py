@@ -196,7 +196,7 @@ def test_info_and_vocabulary(zoo: Zoo) -> None:
 
 
 def test_context_room_is_what_was_asked_for(zoo: Zoo) -> None:
-    """C12: cells are reserved in steps of 256, but a sequence holds n_ctx tokens."""
+    """Cells are reserved in steps of 256, but a sequence holds n_ctx tokens."""
     with target(zoo("llama"), n_ctx=64) as opened:
         feed(opened, tokens(56), rows=1)
         with pytest.raises(ConfigError, match="9 more do not fit into n_ctx 64"):
