@@ -1,7 +1,7 @@
 """Many requests on one target: submission, admission, retirement.
 
-One :meth:`Engine.step` evaluates at most one batch, prompt chunks before verifications, for all active requests; see
-:mod:`specframe.core.step` for what happens inside it.
+One :meth:`Engine.step` evaluates at most two batches: a prompt chunk, then one verification of every request that is
+past its prompt; see :mod:`specframe.core.step` for what happens inside.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Engine:
         return Generation(active, self._advance, self._cancel)
 
     def step(self) -> bool:
-        """Advance every active request once; returns False when there is nothing left to do.
+        """Evaluate the next prompt chunk and one verification per request; False when there is nothing left to do.
 
         Errors of single requests are kept for their consumers. KeyboardInterrupt and the like come out of here with the
         memory of every sequence already reconciled.

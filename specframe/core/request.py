@@ -67,7 +67,9 @@ class Completion:
     """Tokens behind ``text``: a final end-of-generation token is not among them."""
     finish_reason: FinishReason
     stop_detail: str
-    """What exactly ended it: eog, stop-string, criterion, grammar, max-tokens, context-full, cancelled, error."""
+    """What exactly ended it: eog, stop-string, criterion, grammar, max-tokens, context-full, cancelled, interrupted (an
+    exception fell between the draw of a token and its commit), error.
+    """
     prompt_tokens: int
     strategy: str
     """Name of the strategy asked for; "none" is plain decoding."""
