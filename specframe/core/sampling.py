@@ -112,20 +112,6 @@ class SamplingParams:
     """Number of alternatives to report per token (of the target's unmodified distribution); None: no logprobs."""
 
     @property
-    def is_plain_greedy(self) -> bool:
-        """True when the token is simply the argmax of the row, so no candidate array is needed."""
-        return (
-            self.temperature <= 0
-            and self.typical_p >= 1
-            and self.xtc_probability == 0
-            and self.mirostat == 0
-            and not self.has_penalties
-            and not self.logit_bias
-            and not self.ignore_eos
-            and self.grammar is None
-        )
-
-    @property
     def has_penalties(self) -> bool:
         """True when earlier tokens change the logits."""
         repetition = self.penalty_last_n != 0 and (
