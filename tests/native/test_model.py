@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specframe.backends.llama import model as model_module
+from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.library import load_library
 from specframe.backends.llama.log import native_log
 from specframe.backends.llama.model import Model
@@ -41,7 +43,8 @@ class Context:
     """Stands for a context: notes whether its model was still there when it was closed."""
 
     def __init__(self, model: Model) -> None:
-        self.model, self.closed_while_open = model, None
+        self.model = model
+        self.closed_while_open: bool | None = None
         model.adopt(self)
 
     def close(self) -> None:
@@ -79,7 +82,7 @@ def test_a_sliding_window_is_told(zoo: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize("options", [{"use_mmap": False}, {"use_mlock": True}, {"use_extra_bufts": False}])
-def test_ways_of_loading_give_the_same_model(options: dict[str, bool], byte_level: Model) -> None:
+def test_ways_of_loading_give_the_same_model(options: dict[str, Any], byte_level: Model) -> None:
     with Model(byte_level.path, n_gpu_layers=0, check_tensors=True, **options) as model:
         assert model.facts == byte_level.facts
 
@@ -315,7 +318,7 @@ def test_a_file_without_a_tokenizer_is_refused(zoo: Callable[[str], Path], tmp_p
 
 
 def _tokens(path: Path) -> tuple[object, ...]:
-    return model_module.inspect(path).array("tokenizer.ggml.tokens") or ()
+    return inspect(path).array("tokenizer.ggml.tokens") or ()
 
 
 def test_the_real_model_is_what_its_card_says(smollm2: Path) -> None:
