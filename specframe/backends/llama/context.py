@@ -165,7 +165,8 @@ class Context:
                 if not pointer:
                     raise failure("reading logits", meaning="the context has none", rows=n_rows)
                 view = memoryview(self._buffer(pointer, n_rows * self._row_bytes)).toreadonly()
-                rows = self._rows = np.ndarray((n_rows, self.n_vocab), _FLOAT32, view)
+                # Not np.ndarray(..., buffer=view): that could be made writable again.
+                rows = self._rows = np.frombuffer(view, _FLOAT32).reshape(n_rows, self.n_vocab)
             return rows
 
     def close(self) -> None:
