@@ -1,7 +1,10 @@
-"""A bounded table that forgets the keys not met for longest; shared by the n-gram strategies."""
+"""What the n-gram strategies share: a bounded table that forgets the keys not met for longest, and comparing texts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
+from operator import eq
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -10,6 +13,11 @@ V = TypeVar("V")
 MAX_N = 1024
 MAX_M = 1024
 MAX_ENTRIES = 1024
+
+
+def n_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Leading tokens that two texts have in common."""
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 class Generations(Generic[V]):

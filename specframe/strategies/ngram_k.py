@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
-from operator import eq
 from typing import Any
 
 import attrs
@@ -12,7 +10,7 @@ from typing_extensions import override
 
 from specframe.core.history import History
 from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext
-from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations
+from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, n_common
 from specframe.strategies._options import whole_number
 
 
@@ -128,8 +126,7 @@ class NgramK(Strategy):
 
     def _agreement(self, history: History, one: int, other: int) -> int:
         """Leading tokens in common of what the matches ending at ``one`` and ``other`` predict, at most ``m``."""
-        pairs = map(eq, _continuation(history, one, self._m), _continuation(history, other, self._m))
-        return sum(takewhile(bool, pairs))
+        return n_common(_continuation(history, one, self._m), _continuation(history, other, self._m))
 
 
 def _continuation(history: History, start: int, length: int) -> list[int]:

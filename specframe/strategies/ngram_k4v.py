@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
-from operator import attrgetter, eq
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -12,7 +11,7 @@ from typing_extensions import override
 
 from specframe.core.history import History
 from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext
-from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations
+from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, n_common
 from specframe.strategies._options import whole_number
 
 
@@ -125,7 +124,7 @@ class NgramK4V(Strategy):
         while True:
             # What the first and the last in order have in common, all have.
             texts = [text for text, _ in group]
-            length = _common(min(texts), max(texts))
+            length = n_common(min(texts), max(texts))
             if length == self._m:
                 break
             counts: dict[int, int] = {}
@@ -164,11 +163,6 @@ class NgramK4V(Strategy):
         if len(kept) >= self._keep:
             kept.remove(min(kept, key=_COUNT))
         kept.append(_Continuation(start, self._m))
-
-
-def _common(one: list[int], other: list[int]) -> int:
-    """Leading tokens in common."""
-    return sum(takewhile(bool, map(eq, one, other)))
 
 
 def _is_key(history: History, end: int, key: tuple[int, ...]) -> bool:
