@@ -111,6 +111,13 @@ class SamplingParams:
     logprobs: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(0, 100)))
     """Number of alternatives to report per token (of the target's unmodified distribution); None: no logprobs."""
 
+    def check_vocabulary(self, n_vocab: int) -> None:
+        """Raise ConfigError when ``logit_bias`` names a token outside a vocabulary of ``n_vocab`` tokens."""
+        for token, _ in self.logit_bias:
+            if not 0 <= token < n_vocab:
+                msg = f"logit_bias names token {token}, outside the vocabulary of {n_vocab} tokens"
+                raise ConfigError(msg)
+
     @property
     def has_penalties(self) -> bool:
         """True when earlier tokens change the logits."""
