@@ -40,7 +40,7 @@ class Engine:
             :class:`~specframe.core.scheduler.Adaptive` unless given.
 
     Raises:
-        ConfigError: ``n_batch`` is smaller than the number of sequences.
+        ConfigError: ``n_batch`` or ``n_outputs`` is smaller than the number of sequences.
     """
 
     def __init__(
@@ -52,7 +52,10 @@ class Engine:
     ) -> None:
         info = target.info
         if min(info.n_batch, info.max_outputs) < info.n_seq:
-            msg = f"n_batch ({info.n_batch}) must be at least the number of sequences ({info.n_seq})"
+            msg = (
+                f"n_batch ({info.n_batch}) and n_outputs ({info.max_outputs}) must be at least the number of sequences "
+                f"({info.n_seq}); raise them, or run fewer sequences at once"
+            )
             raise ConfigError(msg)
         self._target = target
         self._info = info
