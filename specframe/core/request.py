@@ -70,8 +70,8 @@ class Completion:
     """Tokens behind ``text``: a final end-of-generation token is not among them."""
     finish_reason: FinishReason
     stop_detail: str
-    """What exactly ended it: eog, stop-string, criterion, grammar, max-tokens, context-full, cancelled, interrupted (Ctrl-C
-    between the draw of a token and its commit), error.
+    """What exactly ended it: eog, stop-string, criterion, grammar, max-tokens, context-full, cancelled, interrupted (by
+    Ctrl-C, between the draw of a token and its commit), error.
     """
     prompt_tokens: int
     strategy: str
