@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from specframe.backends.llama.validation import validate_target
 from specframe.backends.llama.vocab_difference import vocabulary_difference
 from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
-from specframe.core.ports import Need
-from specframe.plugin_info import StrategyInfo
+from specframe.plugin_info import StrategyInfo, need_names
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ def describe(path: Path) -> dict[str, Any]:
         "size_bytes": file.size_bytes,
         "name": file.metadata.get("general.name"),
         "architecture": file.arch,
-        "parameters": sum(_product(tensor.shape) for tensor in file.tensors.values()),
+        "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
         "quantization": max(kinds, key=kinds.__getitem__, default=None),
         "layers": _plain(file.get("{arch}.block_count")),
         "nextn_layers": _plain(file.get("{arch}.nextn_predict_layers")) or 0,
@@ -103,7 +103,7 @@ def describe(path: Path) -> dict[str, Any]:
         "vocabulary": _length(file.metadata.get("tokenizer.ggml.tokens")),
         "tokenizer": file.metadata.get("tokenizer.ggml.model"),
         "chat_templates": sorted(templates_of(file.metadata)),
-        "provides": [str(need.name).lower() for need in Need if need and need in provides(file.arch)],
+        "provides": list(need_names(provides(file.arch))),
         "tensors": len(file.tensors),
         "metadata": {key: _plain(value) for key, value in file.metadata.items()},
     }
@@ -136,7 +136,7 @@ def _strategy_check(file: GgufFile, info: StrategyInfo, draft: Path | None, *, d
     lacking = info.cls.needs & ~provides(file.arch)
     subject = f"strategy {info.name}"
     if lacking:
-        names = ", ".join(str(need.name).lower() for need in Need if need and need in lacking)
+        names = ", ".join(need_names(lacking))
         return Check(subject, False, f"needs {names} of the target, which {file.arch} does not provide", decides)
     if draft is not None and not info.uses_draft_file:
         return Check(subject, not decides, "uses no draft file, but one was given", decides)
@@ -147,13 +147,6 @@ def _strategy_check(file: GgufFile, info: StrategyInfo, draft: Path | None, *, d
     return Check(
         subject, True, "needs nothing but tokens" if not info.needs else "the target provides what it needs", decides
     )
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
 
 
 def _length(value: object) -> int | None:

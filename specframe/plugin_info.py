@@ -116,16 +116,20 @@ class StrategyInfo:
         """Raises ConfigError when the class cannot be used."""
         check_strategy_class(strategy)
         doc = inspect.cleandoc(strategy.__doc__ or "")
-        needs = tuple((need.name or "").lower() for need in Need if need and need in strategy.needs)
         return cls(
             name=strategy.name,
             cls=strategy,
             source=source,
             summary=doc.partition("\n")[0],
-            needs=needs,
+            needs=need_names(strategy.needs),
             uses_draft_file=strategy.uses_draft_file,
             options=_options(strategy.Options),
         )
+
+
+def need_names(needs: Need) -> tuple[str, ...]:
+    """Members of ``needs`` as users read them: lower case, in the order of declaration."""
+    return tuple(str(need.name).lower() for need in Need if need and need in needs)
 
 
 def check_strategy_class(cls: object) -> None:

@@ -88,17 +88,17 @@ def command(app: typer.Typer, name: str) -> Callable[[_F], _F]:
 
 @contextmanager
 def reporting_errors(verbose: int) -> Iterator[None]:
-    """Set up logging, and end with one line on stderr and an exit code when something goes wrong."""
-    _set_up_logging(verbose)
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except SpecframeError as error:
-        if verbose:
-            logging.getLogger("specframe").exception("the command failed")
-        complain(str(error))
-        raise typer.Exit(EXIT_UNUSABLE if isinstance(error, ConfigError) else EXIT_FAILED) from None
+    """Log to stderr, and end with one line there and an exit code when something goes wrong."""
+    with _logging_to_stderr(verbose):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except SpecframeError as error:
+            if verbose:
+                logging.getLogger("specframe").exception("the command failed")
+            complain(str(error))
+            raise typer.Exit(EXIT_UNUSABLE if isinstance(error, ConfigError) else EXIT_FAILED) from None
 
 
 def complain(message: str) -> None:
@@ -114,11 +114,15 @@ class _ToStderr(logging.StreamHandler[Any]):
         super().emit(record)
 
 
-def _set_up_logging(verbose: int) -> None:
+@contextmanager
+def _logging_to_stderr(verbose: int) -> Iterator[None]:
     logger = logging.getLogger("specframe")
-    for handler in [h for h in logger.handlers if isinstance(h, _ToStderr)]:
-        logger.removeHandler(handler)
-    handler = _ToStderr()
+    handler, level = _ToStderr(), logger.level
     handler.setFormatter(logging.Formatter("specframe: %(levelname)s: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

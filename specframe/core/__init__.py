@@ -1,1 +1,1 @@
-"""The engine room: types, ports, verification, transaction, sessions. numpy and attrs only."""
+"""The engine room: types, ports, verification, transaction, engine. numpy and attrs only."""

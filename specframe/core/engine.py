@@ -1,7 +1,7 @@
 """Many requests on one target: submission, admission, retirement.
 
-One :meth:`Engine.step` evaluates at most one batch, prompt chunks before verifications, for all active requests; see
-:mod:`specframe.core.step` for what happens inside it.
+One :meth:`Engine.step` evaluates at most two batches: a prompt chunk, then one verification of every request that is
+past its prompt; see :mod:`specframe.core.step` for what happens inside.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Engine:
             :class:`~specframe.core.scheduler.Adaptive` unless given.
 
     Raises:
-        ConfigError: ``n_batch`` is smaller than the number of sequences.
+        ConfigError: ``n_batch`` or ``n_outputs`` is smaller than the number of sequences.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class Engine:
     ) -> None:
         info = target.info
         if min(info.n_batch, info.max_outputs) < info.n_seq:
-            msg = f"n_batch ({info.n_batch}) must be at least the number of sequences ({info.n_seq})"
+            msg = (
+                f"n_batch ({info.n_batch}) and n_outputs ({info.max_outputs}) must be at least the number of sequences "
+                f"({info.n_seq}); raise them, or run fewer sequences at once"
+            )
             raise ConfigError(msg)
         self._target = target
         self._info = info
@@ -104,7 +107,7 @@ class Engine:
         return Generation(active, self._advance, self._cancel)
 
     def step(self) -> bool:
-        """Advance every active request once; returns False when there is nothing left to do.
+        """Evaluate the next prompt chunk and one verification per request; False when there is nothing left to do.
 
         Errors of single requests are kept for their consumers. KeyboardInterrupt and the like come out of here with the
         memory of every sequence already reconciled.

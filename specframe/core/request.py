@@ -36,12 +36,14 @@ class FinishReason(enum.Enum):
     LENGTH = "length"
     """The token budget is used up or the context is full."""
     CANCELLED = "cancelled"
+    """Its consumer left, or an interrupt (Ctrl-C) fell between the draw of a token and its commit."""
     ERROR = "error"
+    """It failed; the error is raised where the output is consumed."""
 
 
 @attrs.frozen
 class TokenLogprob:
-    """Log probabilities of one emitted token under the target's own distribution: no bias, penalties, truncation."""
+    """Natural logarithms of probabilities under the target's own distribution: no bias, penalties, truncation."""
 
     token: int
     logprob: float
@@ -56,6 +58,7 @@ class Chunk:
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each of ``tokens`` when they were asked for, else empty."""
 
 
 @attrs.frozen(kw_only=True)
@@ -67,12 +70,15 @@ class Completion:
     """Tokens behind ``text``: a final end-of-generation token is not among them."""
     finish_reason: FinishReason
     stop_detail: str
-    """What exactly ended it: eog, stop-string, criterion, grammar, max-tokens, context-full, cancelled, error."""
+    """What exactly ended it: eog, stop-string, criterion, grammar, max-tokens, context-full, cancelled, interrupted (by
+    Ctrl-C, between the draw of a token and its commit), error.
+    """
     prompt_tokens: int
     strategy: str
     """Name of the strategy asked for; "none" is plain decoding."""
     stats: RequestStats
     logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each of ``tokens`` when they were asked for, else empty."""
 
     @property
     def completion_tokens(self) -> int:
@@ -122,16 +128,21 @@ def _n_keep(_: object, __: object, value: Any) -> None:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Request:
-    """One generation."""
+    """One generation. Raises ConfigError for values that cannot work."""
 
     prompt: tuple[int, ...] = attrs.field(converter=_ids)
+    """Token ids, at least one; whether they are of the vocabulary is checked when the request is submitted."""
     max_tokens: int | None = attrs.field(default=None, validator=_budget)
+    """Most tokens to generate, an end-of-generation token included; None: as many as the context holds."""
     sampling: SamplingParams = attrs.field(factory=SamplingParams)
     stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
+    """Texts that end the request where they begin; they are not part of its text."""
     strategy: StrategySpec | None = None
     """None: plain decoding."""
     logits_processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=_processors)
+    """Applied in this order to the row of each token, before the sampler. What one raises ends this request."""
     stopping_criteria: tuple[StoppingCriterion, ...] = attrs.field(default=(), converter=_criteria)
+    """Asked after each token; the first that says so ends the request, with that token in its text."""
     on_prompt_progress: PromptProgress | None = None
     reuse_prefix: bool = True
     """Reuse what memory holds of the prompt from earlier requests."""

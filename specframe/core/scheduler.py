@@ -35,12 +35,14 @@ class Adaptive:
     """Length follows acceptance: four times longer after a draft wholly accepted, else twice what was accepted.
 
     Drafts wholly rejected shrink it and are followed by a pause in which the strategy is not even asked. The pause
-    doubles with each rejected draft in a row, and the drafts that end a pause soon are a single token, so a strategy
-    that is always wrong costs one extra row now and then.
+    doubles with each rejected draft in a row, and drafts shrink to a single token, so a strategy that is always wrong
+    costs one extra row now and then.
     """
 
     START = 8
+    """Longest first draft, in tokens."""
     MAX_PAUSE = 128
+    """Longest pause, in steps."""
     PATIENCE = 2
     """Wholly rejected drafts in a row before the first pause."""
 

@@ -36,15 +36,19 @@ class RequestStats:
     emitted: int = 0
     """Tokens generated, an end-of-generation token included."""
     verified_per_position: list[int] = attrs.field(factory=list)
+    """``[i]``: drafts of more than ``i`` tokens that were verified."""
     accepted_per_position: list[int] = attrs.field(factory=list)
+    """``[i]``: those of them whose token at ``i`` was accepted."""
     rollbacks: dict[str, int] = attrs.field(factory=dict)
     """Rollbacks by the means used: truncate, bounded, snapshot, replay."""
     checkpoints: int = 0
+    """Checkpoints taken."""
     checkpoint_bytes: int = 0
     """Size of the largest checkpoint taken."""
     shifts: int = 0
     """Times the context was full and a part of it was dropped."""
     seconds: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(PHASES, 0.0))
+    """Seconds by phase, see ``PHASES``."""
     ttft_s: float | None = None
     """Submission to first token."""
     decode_s: float = 0.0
@@ -52,6 +56,7 @@ class RequestStats:
     total_s: float = 0.0
     """Submission to end."""
     seed: int | None = None
+    """The seed that was used, given or drawn."""
     inactive_reason: str | None = None
     """Why no drafting took place (or why it ended); None while it is active."""
 

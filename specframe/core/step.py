@@ -1,4 +1,4 @@
-"""One step of the engine: prompt chunks, or drafts and their verification, for every running request in one batch.
+"""One step of the engine: a prompt chunk in a batch of its own, then one batch of verifications for all requests.
 
 Prompts are cut at places that depend on the prompt and ``n_batch`` only, never on what is drafted: the same split
 with and without a strategy is part of giving the same text.
@@ -56,7 +56,7 @@ class Stepper:
         self._widest = widest if self._info.exact_width is None else min(widest, self._info.exact_width)
 
     def step(self, running: Sequence[ActiveRequest]) -> None:
-        """Advance every running request: those in their prompt by one chunk, the others by one verification."""
+        """Advance the prompt that waits for longest by a chunk, and every request past its prompt by a verification."""
         prompts: list[tuple[ActiveRequest, Slot]] = []
         going: list[tuple[ActiveRequest, Slot]] = []
         for active in running:

@@ -73,15 +73,20 @@ class LLMInfo:
     description: str
     n_params: int
     size_bytes: int
+    """Of all tensors."""
     n_vocab: int
     n_ctx: int
     """Tokens of one sequence, prompt and answer together."""
     n_ctx_train: int
+    """Tokens of one sequence that the model was trained with; 0: unknown."""
     n_batch: int
+    """Most tokens in one decode, over all sequences."""
     n_seq: int
     """Requests that run at once; more are queued."""
     rollback: str
+    """How memory can be brought back after a rejection: ``truncate``, ``bounded`` or ``snapshot``."""
     library: str
+    """Where llama.cpp comes from, and its path."""
     chat_templates: tuple[str, ...]
     """Names of the templates in the file."""
 

@@ -1,8 +1,15 @@
-"""A bounded table that forgets the keys not met for longest; shared by the n-gram strategies."""
+"""What the n-gram strategies share: sizes, a bounded table that forgets the keys not met for longest, comparing."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from itertools import takewhile
+from operator import eq
+from typing import Any, Generic, TypeVar
+
+from typing_extensions import override
+
+from specframe.core.strategy import Strategy, StrategyContext
 
 V = TypeVar("V")
 
@@ -10,6 +17,32 @@ V = TypeVar("V")
 MAX_N = 1024
 MAX_M = 1024
 MAX_ENTRIES = 1024
+
+
+def n_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Leading tokens that two texts have in common."""
+    return sum(takewhile(bool, map(eq, one, other)))
+
+
+class NgramStrategy(Strategy):
+    """Keys of ``n`` tokens, drafts of at most ``m``; options with these names and ``min_hits``."""
+
+    max_keys = 1 << 17
+    """Keys remembered per request."""
+
+    def __init__(self, options: Any, context: StrategyContext) -> None:
+        super().__init__(options, context)
+        self._n: int = options.n
+        # A row of the batch is taken by the committed token before the draft.
+        self._m: int = max(1, min(options.m, context.target.n_batch - 1))
+        self._min_hits: int = options.min_hits
+        self._next = 0
+        """Start of the first key that is not in the table yet."""
+
+    @property
+    @override
+    def max_draft(self) -> int:
+        return self._m
 
 
 class Generations(Generic[V]):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
-from operator import eq
 from typing import Any
 
 import attrs
 from typing_extensions import override
 
 from specframe.core.history import History
-from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext
-from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations
+from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
+from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, NgramStrategy, n_common
 from specframe.strategies._options import whole_number
 
 
@@ -38,7 +36,7 @@ class NgramKOptions:
             raise ValueError(msg)
 
 
-class NgramK(Strategy):
+class NgramK(NgramStrategy):
     """What followed the last n tokens the latest time they occurred.
 
     **Key and match.** The key is the last ``n`` committed tokens. A match is an earlier occurrence, prompt included,
@@ -59,25 +57,14 @@ class NgramK(Strategy):
 
     name = "ngram-k"
     Options = NgramKOptions
-    max_keys = 1 << 17
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
-        self._n: int = options.n
-        # A row of the batch is taken by the committed token before the draft.
-        self._m: int = max(1, min(options.m, context.target.n_batch - 1))
         self._keep: int = options.max_entries_per_key - 1
-        self._min_hits: int = options.min_hits
         # Hash of the key -> starts of its occurrences, latest first. Equal hashes are checked against the history.
         self._starts: Generations[tuple[int, ...]] = Generations(self.max_keys)
         self._rejected: Generations[bool] = Generations(self.max_keys)
-        self._next = 0  # start of the first key that is not in the table yet
         self._drafted: int | None = None  # hash of the key whose draft is being verified
-
-    @property
-    @override
-    def max_draft(self) -> int:
-        return self._m
 
     @override
     def begin(self, history: History) -> None:
@@ -128,8 +115,7 @@ class NgramK(Strategy):
 
     def _agreement(self, history: History, one: int, other: int) -> int:
         """Leading tokens in common of what the matches ending at ``one`` and ``other`` predict, at most ``m``."""
-        pairs = map(eq, _continuation(history, one, self._m), _continuation(history, other, self._m))
-        return sum(takewhile(bool, pairs))
+        return n_common(_continuation(history, one, self._m), _continuation(history, other, self._m))
 
 
 def _continuation(history: History, start: int, length: int) -> list[int]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
-from operator import attrgetter, eq
+from operator import attrgetter
 from typing import Any
 
 import attrs
 from typing_extensions import override
 
 from specframe.core.history import History
-from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext
-from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations
+from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
+from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, NgramStrategy, n_common
 from specframe.strategies._options import whole_number
 
 
@@ -45,7 +44,7 @@ _COUNT = attrgetter("count")
 _LIMIT = attrgetter("limit")
 
 
-class NgramK4V(Strategy):
+class NgramK4V(NgramStrategy):
     """The continuation seen most after the last n tokens, when it is clearly the usual one.
 
     **Key and continuations.** The key is the last ``n`` committed tokens. Of every earlier occurrence, prompt included,
@@ -69,24 +68,13 @@ class NgramK4V(Strategy):
 
     name = "ngram-k4v"
     Options = NgramK4VOptions
-    max_keys = 1 << 17
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
-        self._n: int = options.n
-        # A row of the batch is taken by the committed token before the draft.
-        self._m: int = max(1, min(options.m, context.target.n_batch - 1))
-        self._min_hits: int = options.min_hits
         self._keep: int = options.max_entries_per_key
         # Hash of the key -> its continuations, latest seen last. Equal hashes are checked against the history.
         self._table: Generations[list[_Continuation]] = Generations(self.max_keys)
-        self._next = 0  # start of the first key whose continuation is not counted yet
         self._drafted: Sequence[_Continuation] = ()  # what is being verified
-
-    @property
-    @override
-    def max_draft(self) -> int:
-        return self._m
 
     @override
     def begin(self, history: History) -> None:
@@ -125,7 +113,7 @@ class NgramK4V(Strategy):
         while True:
             # What the first and the last in order have in common, all have.
             texts = [text for text, _ in group]
-            length = _common(min(texts), max(texts))
+            length = n_common(min(texts), max(texts))
             if length == self._m:
                 break
             counts: dict[int, int] = {}
@@ -164,11 +152,6 @@ class NgramK4V(Strategy):
         if len(kept) >= self._keep:
             kept.remove(min(kept, key=_COUNT))
         kept.append(_Continuation(start, self._m))
-
-
-def _common(one: list[int], other: list[int]) -> int:
-    """Leading tokens in common."""
-    return sum(takewhile(bool, map(eq, one, other)))
 
 
 def _is_key(history: History, end: int, key: tuple[int, ...]) -> bool:

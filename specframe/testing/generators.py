@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -20,9 +20,6 @@ try:
     from hypothesis import strategies as st
 except ImportError as error:
     raise ImportError("specframe.testing.generators needs hypothesis: pip install 'specframe[testing]'") from error
-
-#: Makes one more target of the same model, with fresh memory.
-MakeTarget: TypeAlias = Callable[[], ScriptedTarget]
 
 
 @attrs.frozen

@@ -39,10 +39,7 @@ def refuse_unsupported(params: SamplingParams, n_vocab: int) -> None:
         if asked:
             msg = f"the scripted sampler does not implement {name}; leave it at its default"
             raise ConfigError(msg)
-    for token, _ in params.logit_bias:
-        if not 0 <= token < n_vocab:
-            msg = f"logit_bias names token {token}, outside the vocabulary of {n_vocab} tokens"
-            raise ConfigError(msg)
+    params.check_vocabulary(n_vocab)
 
 
 class ScriptedSampler(TokenSampler):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from typer.testing import CliRunner
 
+import specframe
 from specframe.cli.app import app
+from tests.support.exact import once
 
 
 @attrs.frozen
@@ -25,6 +28,29 @@ class Answer:
     def document(self) -> Any:
         """Stdout as the one JSON document it must be."""
         return json.loads(self.out)
+
+
+@pytest.fixture
+def model(zoo: Callable[[str], Path]) -> Path:
+    """A tiny model with a chat template."""
+    return zoo("llama-chat")
+
+
+@pytest.fixture
+def interrupt_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """``interrupt_step(n)`` makes Ctrl-C arrive in the n-th step from then on."""
+    step = specframe.Engine.step
+
+    def arm(n: int) -> None:
+        strike = once(KeyboardInterrupt(), at=n)
+
+        def interrupted(engine: specframe.Engine) -> bool:
+            strike()
+            return step(engine)
+
+        monkeypatch.setattr(specframe.Engine, "step", interrupted)
+
+    return arm
 
 
 @pytest.fixture

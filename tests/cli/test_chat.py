@@ -6,17 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import specframe
 
 Cli = Callable[..., Any]
 GREEDY = ("--temperature", "0", "-n", "6")
-
-
-@pytest.fixture
-def model(zoo: Callable[[str], Path]) -> Path:
-    return zoo("llama-chat")
 
 
 def expected(model: Path, *turns: str, **options: Any) -> str:
@@ -92,18 +85,9 @@ def test_a_conversation_that_is_too_long_can_be_reset(cli: Cli, model: Path) -> 
     assert answer.out.strip()
 
 
-def test_an_interrupt_stops_the_answer_and_stays(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_stops_the_answer_and_stays(cli: Cli, model: Path, interrupt_step: Callable[[int], None]) -> None:
     whole = expected(model, "hello", "and").splitlines()
-    step = specframe.Engine.step
-    seen: list[int] = []
-
-    def interrupted(engine: specframe.Engine) -> bool:
-        seen.append(1)
-        if len(seen) == 4:
-            raise KeyboardInterrupt
-        return step(engine)
-
-    monkeypatch.setattr(specframe.Engine, "step", interrupted)
+    interrupt_step(4)
     answer = cli("chat", model, *GREEDY, stdin="hello\nand\n")
     assert answer.code == 0
     assert "[stopped]" in answer.err

@@ -18,11 +18,6 @@ Cli = Callable[..., Any]
 GREEDY = ("--temperature", "0", "-n", "12")
 
 
-@pytest.fixture
-def model(zoo: Callable[[str], Path]) -> Path:
-    return zoo("llama-chat")
-
-
 def test_text_is_that_of_the_python_api(cli: Cli, model: Path) -> None:
     with specframe.load(model) as llm:
         expected = llm.generate("abc", max_tokens=12, temperature=0).text
@@ -161,18 +156,9 @@ def test_failures_while_running_are_exit_1(cli: Cli, model: Path, monkeypatch: p
     assert (answer.code, answer.err) == (1, "specframe: error: the device is gone\n")
 
 
-def test_an_interrupt_keeps_what_was_said(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_keeps_what_was_said(cli: Cli, model: Path, interrupt_step: Callable[[int], None]) -> None:
     whole = cli("generate", model, "-p", "abc", "--json", *GREEDY).document
-    step = specframe.Engine.step
-    seen: list[int] = []
-
-    def interrupted(engine: specframe.Engine) -> bool:
-        seen.append(1)
-        if len(seen) == 5:
-            raise KeyboardInterrupt
-        return step(engine)
-
-    monkeypatch.setattr(specframe.Engine, "step", interrupted)
+    interrupt_step(5)
     answer = cli("generate", model, "-p", "abc", "--json", *GREEDY)
     assert answer.code == 130
     assert answer.document["finish_reason"] == "cancelled"

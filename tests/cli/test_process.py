@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,6 @@ def start(*args: object, code: str | None = None, stdin: int = subprocess.DEVNUL
 def finish(process: subprocess.Popen[bytes], stdin: bytes | None = None) -> tuple[int, str, str]:
     out, err = process.communicate(stdin, timeout=120)
     return process.returncode, out.decode(), err.decode()
-
-
-@pytest.fixture
-def model(zoo: Callable[[str], Path]) -> Path:
-    return zoo("llama-chat")
 
 
 def test_module_and_pipes(model: Path) -> None:

@@ -243,11 +243,12 @@ def test_options_that_cannot_be_told_apart_are_refused() -> None:
 )
 def test_broken_strategies_are_found(strategy: AnyStrategyClass, rule: str) -> None:
     with pytest.raises(StrategyContractError, match=rule):
-        check_strategy(strategy if strategy is not _BadOptions and strategy is not _PlainOptions else _spec(strategy))
+        check_strategy(_spec(strategy) if strategy in (_BadOptions, _PlainOptions, _Unhashable) else strategy)
 
 
 def _spec(strategy: AnyStrategyClass) -> StrategySpec:
-    return StrategySpec(strategy, None)
+    """Made by hand: ``StrategySpec.of`` would refuse it."""
+    return StrategySpec(strategy, _UnhashableOptions() if strategy is _Unhashable else None)
 
 
 def test_a_strategy_that_learns_on_purpose_may() -> None:

@@ -14,10 +14,12 @@ import pytest
 import typer.main
 
 import specframe
+from bench.__main__ import parse
 from specframe import core, hookspecs
 from specframe.cli.app import app
 from specframe.core.request import FinishReason
 from specframe.core.stats import RequestStats
+from specframe.llm import ChatOptions, PromptOptions, SamplingOptions
 from specframe.plugin_info import StrategyInfo
 from specframe.plugins import Registry
 
@@ -142,6 +144,22 @@ def test_the_tutorial_explains_every_figure_and_every_end() -> None:
     assert {figure for figure in figures if f"`{figure}`" not in text} == set()
     ends = {reason.name for reason in FinishReason if reason is not FinishReason.ERROR}
     assert {end for end in ends if f"`{end}`" not in text} == set()
+
+
+def test_the_tutorial_names_every_argument_of_a_model_and_of_a_request() -> None:
+    text = sections(page("tutorial.md"), "##")["The same in Python"]
+    arguments = set(inspect.signature(specframe.load).parameters) - {"model"}
+    for options in (PromptOptions, ChatOptions):
+        arguments |= options.__annotations__.keys() - SamplingOptions.__annotations__.keys()
+    assert {"reuse_prefix", "tools", "parallel"} <= arguments
+    assert {argument for argument in arguments if f"`{argument}`" not in text} == set()
+
+
+def test_every_option_of_the_benchmark_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    options = set(re.findall(r"^  (--[a-z]+)", capsys.readouterr().out, re.MULTILINE))
+    assert set(re.findall(r"`(--[a-z]+)`(?=[^\n]*\|)", page("performance.md"))) == options
 
 
 def test_the_tutorial_names_every_sampling_parameter() -> None:

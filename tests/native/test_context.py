@@ -95,7 +95,7 @@ def test_every_cache_type_exists_in_the_library(model: Model) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "qwen35", "qwen35-mtp", "step35-mtp3", "gemma4"])
 def test_smallest_batch_works(zoo: Zoo, name: str) -> None:
-    """C13: batches of one token are nothing special."""
+    """Batches of one token are nothing special."""
     prompt = tokens(9)
     with target(zoo(name), n_batch=1) as narrow, target(zoo(name)) as wide:
         last = [feed(narrow, [token]) for token in prompt][-1]
@@ -300,7 +300,7 @@ EXITS = {
 
 @pytest.mark.parametrize("ending", EXITS)
 def test_interpreter_exit_is_silent(zoo: Zoo, ending: str) -> None:
-    """C22: nothing closed, nothing said, exit code 0."""
+    """Nothing closed, nothing said, exit code 0."""
     program = textwrap.dedent(
         f"""
         import sys
@@ -331,7 +331,7 @@ def test_interpreter_exit_is_silent(zoo: Zoo, ending: str) -> None:
 
 
 def test_cycles_reach_a_memory_plateau(zoo: Zoo) -> None:
-    """C28, below the engine: models, contexts, checkpoints and samplers give everything back."""
+    """Models, contexts, checkpoints and samplers give everything back."""
     from specframe.core.sampling import SamplingParams  # noqa: PLC0415 -- only here
 
     def cycle(path: Path) -> None:

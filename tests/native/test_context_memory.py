@@ -196,7 +196,7 @@ def test_info_and_vocabulary(zoo: Zoo) -> None:
 
 
 def test_context_room_is_what_was_asked_for(zoo: Zoo) -> None:
-    """C12: cells are reserved in steps of 256, but a sequence holds n_ctx tokens."""
+    """Cells are reserved in steps of 256, but a sequence holds n_ctx tokens."""
     with target(zoo("llama"), n_ctx=64) as opened:
         feed(opened, tokens(56), rows=1)
         with pytest.raises(ConfigError, match="9 more do not fit into n_ctx 64"):
@@ -205,7 +205,7 @@ def test_context_room_is_what_was_asked_for(zoo: Zoo) -> None:
         assert opened.n_past(0) == 64
 
 
-@pytest.mark.parametrize("n_before", [9, 600])
+@pytest.mark.parametrize("n_before", [9, 230, 600])
 def test_width_does_not_change_logits_of_the_real_model(smollm2: Any, n_before: int) -> None:
     """What exactness rests on: a token gets the same bits alone and in a draft, on a short memory and on a long one."""
     with target(smollm2, n_ctx=1024, n_threads=2) as opened:

@@ -19,17 +19,13 @@ from specframe.strategies.ngram_k import NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
 from specframe.testing import Junk, Oracle, Output, tape
 from tests.support.exact import ExactZoo, Memory, every_memory, fresh, watched
-from tests.support.lossless import check_stats, drafted
+from tests.support.lossless import check_stats, drafted, oracle
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=1)
 #: Greedy, but never in a loop: some token comes up late for the first time.
 VARIED = SamplingParams(temperature=0.0, logprobs=1, frequency_penalty=3.0, penalty_last_n=-1)
 PROMPT = tuple(b"the cat sat on ")
 BLOCK = 6
-
-
-def oracle(right: tuple[int, ...], length: int | None = BLOCK) -> StrategySpec:
-    return StrategySpec.of(Oracle, {"tape": right, "length": length})
 
 
 def declare_end(exact_zoo: ExactZoo, name: str, after: int, **options: Any) -> tuple[Model, tuple[int, ...], int]:
@@ -51,7 +47,7 @@ def test_an_end_of_sequence_at_every_place_of_a_block(exact_zoo: ExactZoo, memor
     seen: set[int] = set()
     # The longer the prompt, the earlier in its block comes the end.
     for n_prompt in range(end - BLOCK - 2, end + 1):
-        request = Request(prompt=right[:n_prompt], max_tokens=100, sampling=VARIED, strategy=oracle(right))
+        request = Request(prompt=right[:n_prompt], max_tokens=100, sampling=VARIED, strategy=oracle(right, BLOCK))
         with watched(model, **memory.options) as target, Engine(target, scheduler=Unlimited) as engine:
             first = engine.submit(request).result()
             assert first.tokens == right[n_prompt:end]
@@ -67,7 +63,10 @@ def test_an_end_of_sequence_at_every_place_of_a_block(exact_zoo: ExactZoo, memor
             seen.add(first.stats.accepted % (BLOCK + 1))
             for close in ((right[end],), ()):
                 turn = Request(
-                    prompt=(*right[:end], *close, *b"? and "), max_tokens=20, sampling=VARIED, strategy=oracle(right)
+                    prompt=(*right[:end], *close, *b"? and "),
+                    max_tokens=20,
+                    sampling=VARIED,
+                    strategy=oracle(right, BLOCK),
                 )
                 second = engine.submit(turn).result()
                 fresh(model, turn, **memory.options).check_equals(Output.of(second), "the second turn")
@@ -82,9 +81,11 @@ def test_a_second_turn_on_recurrent_memory_evaluates_only_what_is_new(
 ) -> None:
     model, right, end = declare_end(exact_zoo, "qwen35", 10, **options)
     with watched(model, **options) as target, Engine(target, scheduler=Unlimited) as engine:
-        first = engine.submit(Request(prompt=PROMPT, sampling=VARIED, strategy=oracle(right))).result()
+        first = engine.submit(Request(prompt=PROMPT, sampling=VARIED, strategy=oracle(right, BLOCK))).result()
         target.forget()
-        turn = Request(prompt=(*right[: end + 1], *b" so "), max_tokens=1, sampling=VARIED, strategy=oracle(right))
+        turn = Request(
+            prompt=(*right[: end + 1], *b" so "), max_tokens=1, sampling=VARIED, strategy=oracle(right, BLOCK)
+        )
         second = engine.submit(turn).result()
         assert first.stop_detail == "eog"
         assert target.n_clears == 0
@@ -98,14 +99,14 @@ def test_a_second_turn_on_recurrent_memory_evaluates_only_what_is_new(
 def test_a_grammar_that_ends_inside_a_block(exact_zoo: ExactZoo, memory: Memory) -> None:
     model = exact_zoo(memory.model)
     request = Request(prompt=PROMPT, max_tokens=20, sampling=SamplingParams(temperature=0.0, grammar='root ::= "a"'))
-    past_the_end = oracle((*PROMPT, *b"aaaaaaaa"), None)
+    past_the_end = oracle((*PROMPT, *b"aaaaaaaa"))
     longer = Request(
         prompt=PROMPT, max_tokens=20, sampling=SamplingParams(temperature=0.0, grammar='root ::= "abc" "d"?')
     )
     with watched(model, **memory.options) as target, Engine(target, scheduler=Unlimited) as engine:
         done = engine.submit(drafted(request, past_the_end)).result()
         assert (done.text, done.stop_detail) == ("a", "grammar")
-        also = engine.submit(drafted(longer, oracle((*PROMPT, *b"abcxyz"), None))).result()
+        also = engine.submit(drafted(longer, oracle((*PROMPT, *b"abcxyz")))).result()
         assert also.stats.accepted == 2  # the first token comes with the prompt
         fresh(model, longer, **memory.options).check_equals(Output.of(also))
 
@@ -127,7 +128,7 @@ def test_garbage_under_a_json_grammar(exact_zoo: ExactZoo) -> None:
             StrategySpec.of(Junk),
             StrategySpec.of(Junk, {"kinds": ["special"]}),
             StrategySpec.of(NgramK, {"n": 1, "m": 8}),
-            oracle((*PROMPT, *b'{"aa":1,"aa":1}'), None),
+            oracle((*PROMPT, *b'{"aa":1,"aa":1}')),
         ):
             with watched(model) as target, Engine(target, scheduler=Unlimited) as engine:
                 expected.check_equals(Output.of(engine.submit(drafted(request, spec)).result()))

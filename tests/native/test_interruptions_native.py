@@ -19,24 +19,25 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
-from specframe.testing import AsBatch, Crash, Noisy, Oracle, Output, tape
+from specframe.testing import AsBatch, Crash, Noisy, Output
 from specframe.testing.drafters import CrashPlace
-from tests.support.exact import MEMORIES, ExactZoo, Memory, WatchedTarget, every_memory, fresh, once, watched
-from tests.support.lossless import drafted
+from tests.support.exact import (
+    MEMORIES,
+    ExactZoo,
+    Memory,
+    WatchedTarget,
+    every_memory,
+    fresh,
+    once,
+    right_tape,
+    watched,
+)
+from tests.support.lossless import drafted, oracle
 
 PROMPT = tuple(b"the cat the cat the ")
 OTHER = tuple(b"a bad dog had ")
 SAMPLING = SamplingParams(seed=21, temperature=1.5, top_k=0, repeat_penalty=1.05, logprobs=1)
 REQUEST = Request(prompt=PROMPT, max_tokens=30, sampling=SAMPLING)
-
-
-def right_tape(exact_zoo: ExactZoo, memory: Memory) -> tuple[int, ...]:
-    with watched(exact_zoo(memory.model), **memory.options) as target:
-        return tape(target, REQUEST)
-
-
-def oracle(right: tuple[int, ...], length: int = 5) -> StrategySpec:
-    return StrategySpec.of(Oracle, {"tape": right, "length": length})
 
 
 def check_next_requests(
@@ -60,12 +61,12 @@ def check_next_requests(
 @every_memory
 @pytest.mark.parametrize("n_taken", [0, 3])
 def test_a_generator_closed_early_leaves_a_clean_engine(exact_zoo: ExactZoo, memory: Memory, n_taken: int) -> None:
-    right = right_tape(exact_zoo, memory)
+    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
     with (
         watched(exact_zoo(memory.model), **memory.options) as target,
         Engine(target, scheduler=Unlimited) as engine,
     ):
-        generation = engine.submit(drafted(REQUEST, oracle(right)))
+        generation = engine.submit(drafted(REQUEST, oracle(right, 5)))
         taken: list[int] = []
         while len(taken) < n_taken:
             taken += next(generation).tokens
@@ -79,14 +80,14 @@ def test_a_generator_closed_early_leaves_a_clean_engine(exact_zoo: ExactZoo, mem
         # No drafted token that was not verified and emitted is in memory, nor one that was not handed out.
         assert target.n_past(0) <= max(0, len(committed) - 1)
         assert len(taken) == completion.completion_tokens
-        check_next_requests(exact_zoo, memory, engine, target, oracle(right))
+        check_next_requests(exact_zoo, memory, engine, target, oracle(right, 5))
 
 
 @every_memory
 @pytest.mark.parametrize("at", [2, 5])
 def test_a_request_cancelled_inside_a_block(exact_zoo: ExactZoo, memory: Memory, at: int) -> None:
     """By a callback, between two tokens of one verified block."""
-    right = right_tape(exact_zoo, memory)
+    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
     generation: Generation | None = None
     with (
         watched(exact_zoo(memory.model), **memory.options) as target,
@@ -100,14 +101,14 @@ def test_a_request_cancelled_inside_a_block(exact_zoo: ExactZoo, memory: Memory,
             return False
 
         request = Request(
-            prompt=PROMPT, max_tokens=30, sampling=SAMPLING, strategy=oracle(right), stopping_criteria=(leave,)
+            prompt=PROMPT, max_tokens=30, sampling=SAMPLING, strategy=oracle(right, 5), stopping_criteria=(leave,)
         )
         generation = engine.submit(request)
         completion = generation.result()
         assert completion.finish_reason is FinishReason.CANCELLED
         assert completion.tokens == right[len(PROMPT) : len(PROMPT) + 1 + at]
         assert target.n_past(0) <= len(PROMPT) + at
-        check_next_requests(exact_zoo, memory, engine, target, oracle(right))
+        check_next_requests(exact_zoo, memory, engine, target, oracle(right, 5))
 
 
 # -- interrupted ------------------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def test_a_request_cancelled_inside_a_block(exact_zoo: ExactZoo, memory: Memory,
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_an_interrupt_around_the_native_decode(exact_zoo: ExactZoo, memory: Memory, when: str, at: int) -> None:
     """The request itself can be taken up again where it was."""
-    right = right_tape(exact_zoo, memory)
+    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
     expected = fresh(exact_zoo(memory.model), REQUEST, **memory.options)
     with (
         watched(exact_zoo(memory.model), **memory.options) as target,
@@ -129,25 +130,25 @@ def test_an_interrupt_around_the_native_decode(exact_zoo: ExactZoo, memory: Memo
             target.before_decode = strike
         else:
             target.after_decode = strike
-        generation = engine.submit(drafted(REQUEST, oracle(right)))
+        generation = engine.submit(drafted(REQUEST, oracle(right, 5)))
         with pytest.raises(KeyboardInterrupt):
             generation.result()
         expected.check_equals(Output.of(generation.result()), "the resumed request")
-        check_next_requests(exact_zoo, memory, engine, target, oracle(right))
+        check_next_requests(exact_zoo, memory, engine, target, oracle(right, 5))
 
 
 @every_memory
 def test_an_interrupted_request_that_is_given_up(exact_zoo: ExactZoo, memory: Memory) -> None:
-    right = right_tape(exact_zoo, memory)
+    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
     with (
         watched(exact_zoo(memory.model), **memory.options) as target,
         Engine(target, scheduler=Unlimited) as engine,
     ):
         target.after_decode = once(KeyboardInterrupt(), at=3)
-        with engine.submit(drafted(REQUEST, oracle(right))) as generation, pytest.raises(KeyboardInterrupt):
+        with engine.submit(drafted(REQUEST, oracle(right, 5))) as generation, pytest.raises(KeyboardInterrupt):
             generation.result()
         assert generation.result().finish_reason is FinishReason.CANCELLED
-        check_next_requests(exact_zoo, memory, engine, target, oracle(right))
+        check_next_requests(exact_zoo, memory, engine, target, oracle(right, 5))
 
 
 @every_memory
@@ -156,7 +157,7 @@ def test_an_interrupted_request_that_is_given_up(exact_zoo: ExactZoo, memory: Me
 def test_a_strategy_that_fails_costs_the_drafts_only(
     exact_zoo: ExactZoo, memory: Memory, place: CrashPlace, batched: bool
 ) -> None:
-    right = right_tape(exact_zoo, memory)
+    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
     expected = fresh(exact_zoo(memory.model), REQUEST, **memory.options)
     crash = StrategySpec.of(Crash, {"tape": right, "where": place, "at": 2 if place == "observe" else 1})
     if batched:
@@ -170,13 +171,13 @@ def test_a_strategy_that_fails_costs_the_drafts_only(
         if batched or place != "process":  # only batched strategies are shown the batches
             assert completion.stats.inactive_reason is not None
             assert f"crash in {place}" in completion.stats.inactive_reason
-        check_next_requests(exact_zoo, memory, engine, target, oracle(right))
+        check_next_requests(exact_zoo, memory, engine, target, oracle(right, 5))
 
 
 @every_memory
 @pytest.mark.parametrize("place", ["begin", "draft", "observe"])
 def test_an_interrupt_inside_a_strategy(exact_zoo: ExactZoo, memory: Memory, place: CrashPlace) -> None:
-    right = right_tape(exact_zoo, memory)
+    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
     expected = fresh(exact_zoo(memory.model), REQUEST, **memory.options)
     crash = StrategySpec.of(
         Crash, {"tape": right, "where": place, "at": 2 if place == "observe" else 1, "error": KeyboardInterrupt}
@@ -189,7 +190,7 @@ def test_an_interrupt_inside_a_strategy(exact_zoo: ExactZoo, memory: Memory, pla
         with pytest.raises(KeyboardInterrupt):
             generation.result()
         expected.check_equals(Output.of(generation.result()), "the resumed request")
-        check_next_requests(exact_zoo, memory, engine, target, oracle(right))
+        check_next_requests(exact_zoo, memory, engine, target, oracle(right, 5))
 
 
 # -- over and over ----------------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_an_interrupt_inside_a_strategy(exact_zoo: ExactZoo, memory: Memory, pla
 )
 def test_memory_reaches_a_plateau(exact_zoo: ExactZoo, memory: Memory) -> None:
     """Over 200 requests, a third of them cancelled and a fifth of them interrupted."""
-    right = right_tape(exact_zoo, memory)
+    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
     with (
         watched(exact_zoo(memory.model), n_seq=2, **memory.options) as target,
         Engine(target, scheduler=Unlimited) as engine,

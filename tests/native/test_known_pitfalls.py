@@ -21,30 +21,26 @@ import specframe
 from specframe.backends.llama import model as model_module
 from specframe.backends.llama import sampler as sampler_module
 from specframe.backends.llama.candidates import Candidates
+from specframe.backends.llama.model import Model
 from specframe.core.engine import Engine
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
 from specframe.core.observer import Observer
 from specframe.core.ports import BatchEntry, Rollback
-from specframe.core.request import FinishReason, Request
+from specframe.core.request import Completion, FinishReason, Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import Outcome, Strategy, StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
-from specframe.testing import Oracle, Output, Poison, tape
-from tests.support.exact import MEMORIES, ExactZoo, Memory, WatchedTarget, every_memory, fresh, watched
+from specframe.testing import Oracle, Output, Poison
+from tests.support.exact import MEMORIES, ExactZoo, Memory, WatchedTarget, every_memory, fresh, right_tape, watched
 from tests.support.lossless import drafted
 
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = tuple(b"the cat the cat the ")
 NGRAMS: tuple[StrategySpec, ...] = tuple(StrategySpec.of(cls, {"n": 1, "m": 4}) for cls in (NgramK, NgramK4V))
 STRATEGIES: dict[str, StrategySpec | None] = {"none": None, "ngram-k": NGRAMS[0], "ngram-k4v": NGRAMS[1]}
-
-
-def right_tape(exact_zoo: ExactZoo, memory: Memory, request: Request) -> tuple[int, ...]:
-    with watched(exact_zoo(memory.model), **memory.options) as target:
-        return tape(target, request)
 
 
 @attrs.frozen
@@ -68,6 +64,13 @@ class Diary(Observer):
         if outcome.drafted:
             before = bytes(outcome.history[: len(outcome.history) - outcome.n_committed])
             self.entries.append(Entry(before, len(outcome.drafted), outcome.n_accepted))
+
+
+def observed(model: Model, request: Request, **options: Any) -> tuple[Completion, list[Entry]]:
+    """The answer, and every verified draft on the way to it."""
+    diary = Diary()
+    with watched(model, **options) as target, Engine(target, scheduler=Unlimited, observers=[diary]) as engine:
+        return engine.submit(request).result(), diary.entries
 
 
 def say(script: Sequence[int]) -> Callable[[History, npt.NDArray[np.float32]], npt.NDArray[np.float32]]:
@@ -145,7 +148,7 @@ def test_greedy_choices_build_no_array_of_candidates(
 def test_memory_that_can_be_cut_is_never_copied(exact_zoo: ExactZoo, name: str) -> None:
     memory = MEMORIES[name]
     request = Request(prompt=PROMPT, max_tokens=30, sampling=GREEDY)
-    right = right_tape(exact_zoo, memory, request)
+    right = right_tape(exact_zoo(memory.model), request, **memory.options)
     spec = StrategySpec.of(Poison, {"tape": right, "length": 4, "k": 1})
     with watched(exact_zoo(memory.model), **memory.options) as target, Engine(target, scheduler=Unlimited) as engine:
         stats = engine.submit(drafted(request, spec)).result().stats
@@ -164,7 +167,7 @@ def test_sliding_window_models_are_opened_so_that_they_can_be_cut(zoo: Callable[
 @every_memory
 def test_prompts_are_cut_at_the_same_places_with_and_without_a_strategy(exact_zoo: ExactZoo, memory: Memory) -> None:
     request = Request(prompt=(PROMPT * 6)[:103], max_tokens=24, sampling=GREEDY)
-    right = right_tape(exact_zoo, memory, request)
+    right = right_tape(exact_zoo(memory.model), request, **memory.options)
     seen: list[tuple[tuple[BatchEntry, ...], ...]] = []
     for spec in (None, *NGRAMS, StrategySpec.of(Oracle, {"tape": right})):
         with (
@@ -188,7 +191,7 @@ def test_prompts_are_cut_at_the_same_places_with_and_without_a_strategy(exact_zo
 @every_memory
 def test_a_second_turn_evaluates_only_what_is_new_with_any_strategy(exact_zoo: ExactZoo, memory: Memory) -> None:
     request = Request(prompt=(PROMPT * 8)[:150], max_tokens=20, sampling=GREEDY)
-    right = right_tape(exact_zoo, memory, request)
+    right = right_tape(exact_zoo(memory.model), request, **memory.options)
     for spec in (None, *NGRAMS, StrategySpec.of(Oracle, {"tape": right, "length": 4})):
         with (
             watched(exact_zoo(memory.model), **memory.options) as target,
@@ -272,7 +275,7 @@ class Listener(Poison):
 @every_memory
 def test_every_rejection_reaches_the_strategy(exact_zoo: ExactZoo, memory: Memory) -> None:
     request = Request(prompt=PROMPT, max_tokens=31, sampling=GREEDY)
-    right = right_tape(exact_zoo, memory, request)
+    right = right_tape(exact_zoo(memory.model), request, **memory.options)
     Listener.told.clear()
     spec = StrategySpec.of(Listener, {"tape": right, "length": 4, "k": 2})
     with watched(exact_zoo(memory.model), **memory.options) as target, Engine(target, scheduler=Unlimited) as engine:
@@ -289,14 +292,9 @@ def test_a_rejected_key_drafts_again_once_its_text_repeats(exact_zoo: ExactZoo, 
         prompt=PROMPT, max_tokens=len(script), sampling=GREEDY, logits_processors=(say(script),),
         strategy=StrategySpec.of(NgramK, {"n": 1, "m": 4}),
     )  # fmt: skip
-    diary = Diary()
-    with (
-        watched(exact_zoo(memory.model), **memory.options) as target,
-        Engine(target, scheduler=Unlimited, observers=[diary]) as engine,
-    ):
-        completion = engine.submit(request).result()
+    completion, entries = observed(exact_zoo(memory.model), request, **memory.options)
     assert completion.tokens == tuple(script)
-    after_x = [entry for entry in diary.entries if entry.before.endswith(b"x")]
+    after_x = [entry for entry in entries if entry.before.endswith(b"x")]
     assert len(after_x) > 4
     assert after_x[0].n_accepted == 0
     assert after_x[-1].n_accepted == after_x[-1].n_drafted > 1
@@ -310,13 +308,8 @@ def test_a_draft_after_a_rejection_is_as_long_as_what_was_accepted(exact_zoo: Ex
         prompt=PROMPT, max_tokens=len(script), sampling=GREEDY, logits_processors=(say(script),),
         strategy=StrategySpec.of(NgramK, {"n": 2, "m": 5}),
     )  # fmt: skip
-    diary = Diary()
-    with (
-        watched(exact_zoo(memory.model), **memory.options) as target,
-        Engine(target, scheduler=Unlimited, observers=[diary]) as engine,
-    ):
-        engine.submit(request).result()
-    assert [(e.n_drafted, e.n_accepted) for e in diary.entries if e.before.endswith(b"xy")] == [(5, 1), (1, 1)]
+    _, entries = observed(exact_zoo(memory.model), request, **memory.options)
+    assert [(e.n_drafted, e.n_accepted) for e in entries if e.before.endswith(b"xy")] == [(5, 1), (1, 1)]
 
 
 # -- refused in time --------------------------------------------------------------------------------------------------
@@ -375,7 +368,7 @@ def test_a_strategy_without_a_draft_method_costs_its_drafts_and_says_so(exact_zo
 def test_a_closed_generator_leaves_no_unverified_tokens(exact_zoo: ExactZoo, memory: Memory) -> None:
     """The next turn builds on what was handed out, and finds all of it in memory."""
     request = Request(prompt=PROMPT, max_tokens=60, sampling=GREEDY)
-    right = right_tape(exact_zoo, memory, request)
+    right = right_tape(exact_zoo(memory.model), request, **memory.options)
     for spec in (StrategySpec.of(Oracle, {"tape": right, "length": 5}), *NGRAMS):
         with (
             watched(exact_zoo(memory.model), **memory.options) as target,

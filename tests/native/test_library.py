@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -250,7 +251,7 @@ def test_a_shift_that_keeps_the_size_is_refused_by_its_values(library: Library, 
 def test_the_layout_is_compared_also_where_the_size_cannot_be_seen(
     library: Library, probed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     check_layout(library.ffi, library.lib, *probed)
     with pytest.raises(ConfigError, match="the struct layout is another one"):
         check_layout(new_ffi("0.5.0-dev"), library.lib, *probed)

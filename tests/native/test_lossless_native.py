@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specframe.backends.llama.model import Model
 from specframe.core.engine import Engine
 from specframe.core.ports import Rollback
 from specframe.core.request import Request
@@ -23,9 +22,9 @@ from specframe.core.scheduler import Adaptive, DraftScheduler, Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
-from specframe.testing import ALL_JUNK, AsBatch, Crash, Junk, Oracle, Output, Poison, reference, tape
+from specframe.testing import ALL_JUNK, AsBatch, Crash, Junk, Oracle, Output, Poison, reference
 from specframe.testing.generators import drafters
-from tests.support.exact import A_LETTER, ExactZoo, Memory, WatchedTarget, every_memory, fresh, watched
+from tests.support.exact import A_LETTER, ExactZoo, Memory, WatchedTarget, every_memory, fresh, right_tape, watched
 from tests.support.lossless import SCHEDULERS, check_stats, drafted
 
 #: From this many tokens on a prompt is evaluated by another kernel than the same tokens one by one.
@@ -120,11 +119,6 @@ def ngrams() -> st.SearchStrategy[StrategySpec]:
         st.integers(1, 3),
         st.integers(1, 9),
     )
-
-
-def right_tape(model: Model, request: Request, **options: Any) -> tuple[int, ...]:
-    with watched(model, **options) as target:
-        return tape(target, request)
 
 
 @every_memory

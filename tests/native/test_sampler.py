@@ -90,7 +90,7 @@ def test_ties_go_to_the_lowest_id_on_both_greedy_paths(model: Model) -> None:
 
 
 def test_draws_follow_the_distribution(model: Model) -> None:
-    """C10: eight tokens are left, 20,000 draws, chi-square."""
+    """Eight tokens are left, 20,000 draws, chi-square."""
     bias = {token: -math.inf for token in range(N_VOCAB) if token not in EIGHT}
     row = a_row(3, scale=1.0)
     n = 20_000

@@ -60,7 +60,6 @@ def legal(chosen: LlamaSampler) -> set[int]:
 
 
 def test_one_letter_then_the_end(model: Model) -> None:
-    """C11: ``root ::= "a"``."""
     (a,) = model.vocab.tokenize("a", add_special=False)
     for params in ({"temperature": 0.0}, {"seed": 1}, {"seed": 1, "mirostat": 2}):
         chosen = sampler(model, 'root ::= "a"', **params)

@@ -21,7 +21,7 @@ from specframe.backends.llama.target import LlamaTarget
 from specframe.core.engine import Engine
 from specframe.core.ports import BatchEntry, Checkpoint, Rollback
 from specframe.core.request import Request
-from specframe.testing import Output
+from specframe.testing import Output, tape
 from specframe.testing.zoo.writer import gguf_package, part_of, write_file
 from tests.support.lossless import drafted
 
@@ -141,6 +141,12 @@ def fresh(model: Model, request: Request, **options: Any) -> Output:
     """What an engine of its own answers without drafting."""
     with watched(model, **options) as target, Engine(target) as engine:
         return Output.of(engine.submit(drafted(request, None)).result())
+
+
+def right_tape(model: Model, request: Request, **options: Any) -> tuple[int, ...]:
+    """The prompt and what the model says after it without drafting."""
+    with watched(model, **options) as target:
+        return tape(target, request)
 
 
 def once(error: BaseException, *, at: int = 1) -> Callable[[], None]:

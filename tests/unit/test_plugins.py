@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import itertools
 import logging
 import subprocess
@@ -491,6 +493,17 @@ def draft_with(registry: Registry, name: str, tokens: list[int], budget: int = 3
     info = TargetInfo(n_vocab=100, n_ctx=100, n_batch=100, n_seq=1)
     strategy = spec.cls(spec.options, StrategyContext(target=info, vocab=NoVocab()))
     return list(strategy.draft(DraftRequest(0, History(tokens), budget)))
+
+
+def test_a_plugin_is_less_than_30_lines_of_code(installed: Registry) -> None:
+    source = inspect.getsource(sys.modules[installed.get("prompt-lookup").__module__])
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    code = [line for i, line in enumerate(source.splitlines(), 1) if line.strip() and i not in documented]
+    assert "class PromptLookup(specframe.Strategy):" in code
+    assert len(code) < 30
 
 
 def test_prompt_lookup_is_found_and_drafts(installed: Registry) -> None:

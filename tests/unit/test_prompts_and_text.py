@@ -53,6 +53,13 @@ def test_prompt_that_cannot_fit_is_refused_with_the_sizes() -> None:
         engine.submit(ask(prompt=tuple(range(17))))
 
 
+@pytest.mark.parametrize(("n_batch", "n_outputs"), [(2, None), (8, 2)])
+def test_a_batch_has_room_for_every_sequence(n_batch: int, n_outputs: int | None) -> None:
+    target = ScriptedTarget(n_seq=3, n_batch=n_batch, n_outputs=n_outputs)
+    with pytest.raises(ConfigError, match=rf"n_batch \({n_batch}\) and n_outputs \(2\) must be at least .* \(3\)"):
+        Engine(target)
+
+
 @pytest.mark.parametrize("bad", [(1, -1), (1, 32)])
 def test_prompt_tokens_outside_the_vocabulary_are_refused(bad: tuple[int, ...]) -> None:
     with Engine(ScriptedTarget()) as engine, pytest.raises(ConfigError, match="index 1 is outside the vocabulary"):

@@ -103,7 +103,7 @@ class Context:
         )
         assert self._native is not None  # noqa: S101 -- for the type checker
         self._native.before.append(self.batch.free)
-        self._kernels = Kernels(self.library, native)
+        self._kernels = Kernels(self.library, native, {tensor.kind for tensor in self.model.gguf.tensors.values()})
         self._process, self._decode_type = lib.llama_process, lib.LLAMA_PROCESS_TYPE_DECODE
         self._get_logits = lib.llama_get_logits
         self.features = Features(self)
@@ -138,7 +138,7 @@ class Context:
             self._rows, self._n_rows = None, -1
             self.features.forget()
             self.memory.doubtful(batch)
-            self._kernels.choose(max(len(entry.tokens) for entry in batch))
+            self._kernels.choose(batch)
             code = self._process(handle, self._decode_type, self.batch.handle)
             if code:
                 check(code, op="decoding a batch", tokens=sum(len(entry.tokens) for entry in batch), n_ctx=self.n_ctx)

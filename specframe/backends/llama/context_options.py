@@ -15,6 +15,7 @@ from specframe.backends.llama.gguf import GgufFile
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.threads import MAX_THREADS, default_threads
 from specframe.core.errors import ConfigError
+from specframe.core.validators import flag, whole_number
 
 log = logging.getLogger("specframe.llama.context")
 
@@ -42,21 +43,6 @@ CACHE_TYPES = MappingProxyType(
 )
 
 
-def _whole(low: int, high: int, way_out: str) -> Any:
-    def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            msg = f"{field.name} must be a whole number in [{low}, {high}], not {value!r}; {way_out}"
-            raise ConfigError(msg)
-
-    return check
-
-
-def _flag(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, bool):
-        msg = f"{field.name} must be true or false, not {value!r}"
-        raise ConfigError(msg)
-
-
 def _cache_type(_: object, field: attrs.Attribute[Any], value: object) -> None:
     if value not in CACHE_TYPES:
         close = difflib.get_close_matches(str(value), CACHE_TYPES, n=1)
@@ -68,7 +54,9 @@ def _cache_type(_: object, field: attrs.Attribute[Any], value: object) -> None:
 def _threads() -> Any:
     return attrs.field(
         default=None,
-        validator=attrs.validators.optional(_whole(1, MAX_THREADS, "leave it out for one per physical core")),
+        validator=attrs.validators.optional(
+            whole_number(1, MAX_THREADS, way_out="leave it out for one per physical core")
+        ),
     )
 
 
@@ -80,36 +68,38 @@ class ContextOptions:
         ConfigError: names the option, its value and the way out.
     """
 
-    n_ctx: int = attrs.field(default=4096, validator=_whole(1, _MAX_TOKENS, "4096 suits most chats"))
+    n_ctx: int = attrs.field(default=4096, validator=whole_number(1, _MAX_TOKENS, way_out="4096 suits most chats"))
     """Tokens one sequence can hold."""
-    n_batch: int = attrs.field(default=2048, validator=_whole(1, _MAX_TOKENS, "2048 is the default"))
+    n_batch: int = attrs.field(default=2048, validator=whole_number(1, _MAX_TOKENS, way_out="2048 is the default"))
     """Most tokens in one decode, over all sequences; never more than all sequences can hold."""
-    n_ubatch: int = attrs.field(default=512, validator=_whole(1, _MAX_TOKENS, "512 is the default"))
+    n_ubatch: int = attrs.field(default=512, validator=whole_number(1, _MAX_TOKENS, way_out="512 is the default"))
     """Most tokens computed at a time; never more than ``n_batch``."""
-    n_seq: int = attrs.field(default=1, validator=_whole(1, MAX_SEQ, "run further requests after these"))
+    n_seq: int = attrs.field(default=1, validator=whole_number(1, MAX_SEQ, way_out="run further requests after these"))
     """Sequences held at once."""
     n_threads: int | None = _threads()
     """Threads of a decode of one token; None: one per physical core this process may use."""
     n_threads_batch: int | None = _threads()
     """Threads of larger decodes; None: as ``n_threads``."""
-    flash_attn: bool = attrs.field(default=True, validator=_flag)
+    flash_attn: bool = attrs.field(default=True, validator=flag)
     """Without it logits depend on the width of the batch, and drafting changes the text."""
     type_k: str = attrs.field(default="f16", validator=_cache_type)
     type_v: str = attrs.field(default="f16", validator=_cache_type)
     """Memory format of keys and values; see ``CACHE_TYPES``."""
-    offload: bool = attrs.field(default=True, validator=_flag)
+    offload: bool = attrs.field(default=True, validator=flag)
     """Keep the memory on the GPU, where there is one."""
-    swa_full: bool = attrs.field(default=True, validator=_flag)
+    swa_full: bool = attrs.field(default=True, validator=flag)
     """Keep what slid out of the window, so that a tail can be cut; else only checkpoints bring a sequence back."""
-    kv_unified: bool = attrs.field(default=False, validator=_flag)
+    kv_unified: bool = attrs.field(default=False, validator=flag)
     """One pool of cells for all sequences instead of one for each."""
-    n_rs_seq: int = attrs.field(default=0, validator=_whole(0, 2**16, "use the longest draft"))
+    n_rs_seq: int = attrs.field(default=0, validator=whole_number(0, 2**16, way_out="use the longest draft"))
     """Recurrent states kept per sequence: tokens of a decode that can be taken back (recurrent, hybrid)."""
-    checkpoint_on_device: bool = attrs.field(default=False, validator=_flag)
+    checkpoint_on_device: bool = attrs.field(default=False, validator=flag)
     """Keep the checkpoint of a verification in device memory, where it costs no transfer (recurrent, hybrid)."""
     n_outputs_max: int | None = attrs.field(
         default=None,
-        validator=attrs.validators.optional(_whole(1, _MAX_TOKENS, "leave it out for 64 rows per sequence")),
+        validator=attrs.validators.optional(
+            whole_number(1, _MAX_TOKENS, way_out="leave it out for 64 rows per sequence")
+        ),
     )
     """Most logits rows in one decode; memory for them is reserved."""
 

@@ -1,19 +1,31 @@
 """Kernels that give the same bits however many tokens are evaluated together.
 
-ggml's CPU flash attention has three ways: rows one by one; from 64 rows of a sequence on, tiles; and for one row on a
-longer memory (512 cells), that memory split over the threads. They round differently, so a token verified in a draft
-would not get the logits it gets alone. Its reference mode keeps to rows one by one
-(``ggml_compute_forward_flash_attn_ext_f16`` in ``ggml/src/ggml-cpu/ops.cpp``, ``use_ref``).
+ggml's kernels for CPUs differ with the number of rows, and round differently:
+
+* flash attention works row by row; from 64 rows of a sequence on in tiles; and for one row on a memory of 512 cells or
+  more it splits that memory over the threads
+  (``ggml_compute_forward_flash_attn_ext_f16``, ``ggml-cpu/ops.cpp``);
+* products with K-quants and IQ quants work in tiles from 8 rows on (``ggml-cpu/tiled``).
+
+So a token verified in a draft would not get the logits it gets alone. Reference mode (``use_ref``) keeps to rows one by
+one, at the price of a few fused operations; it is used where, and only where, the width would matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from specframe.backends.llama.library import Library
+from specframe.core.ports import BatchEntry
 
 #: From this many rows of one sequence on, attention works in tiles (``GGML_FA_TILE_Q``).
 TILED_ROWS = 64
+#: Attention may split a memory that holds more tokens than this: it counts cells in steps of 256, and 512 are enough.
+#: Cells of drafts that were just dropped may still be counted, so this stays a draft's width below the step.
+SPLIT_TOKENS = 256 - TILED_ROWS
+#: Weights whose products are the same in ordinary mode, whatever the number of rows.
+STEADY_WEIGHTS = frozenset({"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
 
 
 class Kernels:
@@ -22,9 +34,10 @@ class Kernels:
     Args:
         library: the native library.
         context: ``struct llama_context *``, borrowed.
+        weights: types of the model's tensors.
     """
 
-    def __init__(self, library: Library, context: Any) -> None:
+    def __init__(self, library: Library, context: Any, weights: Collection[str]) -> None:
         lib = library.lib
         scheduler = lib._ZNK13llama_context9get_schedEv(context)  # noqa: SLF001 -- the mangled name of a public member
         backends = [
@@ -33,12 +46,21 @@ class Kernels:
         ]
         self._cpus = [backend for backend in backends if lib.ggml_backend_is_cpu(backend)]
         self._set_use_ref = lib.ggml_backend_cpu_set_use_ref
-        self._row_by_row: bool | None = None
+        self._steady = STEADY_WEIGHTS.issuperset(weights)
+        self._reference: bool | None = None
 
-    def choose(self, width: int) -> None:
-        """Set up for a decode whose longest entry has ``width`` tokens: tiles for prompts, rows one by one below."""
-        row_by_row = width < TILED_ROWS
-        if row_by_row is not self._row_by_row:
+    def choose(self, batch: Sequence[BatchEntry]) -> None:
+        """Set up for a decode of ``batch``."""
+        width = max([len(entry.tokens) for entry in batch])
+        if width >= TILED_ROWS:
+            reference = False
+        elif self._steady:
+            # Several sequences are cut into pieces of equal length, which can leave a single row over.
+            single = width == 1 or len(batch) > 1
+            reference = single and max([entry.pos for entry in batch]) >= SPLIT_TOKENS
+        else:
+            reference = True
+        if reference is not self._reference:
             for cpu in self._cpus:
-                self._set_use_ref(cpu, row_by_row)
-            self._row_by_row = row_by_row
+                self._set_use_ref(cpu, reference)
+            self._reference = reference

@@ -24,8 +24,6 @@ from specframe.backends.llama.vocab import LlamaVocab
 from specframe.core.errors import ClosedError, ConfigError
 from specframe.core.ports import Need
 
-_TEMPLATE = "tokenizer.chat_template"
-
 
 class Dependent(Protocol):
     """Something that must be closed before the model it uses: a context."""
@@ -152,16 +150,6 @@ class Model:
     def closed(self) -> bool:
         """Whether the weights are gone."""
         return self._handle is None
-
-    def chat_template(self, name: str | None = None) -> str | None:
-        """Text of the chat template in the file: the default one, or a named one; None when there is none."""
-        found = self.metadata.get(_TEMPLATE if name is None else f"{_TEMPLATE}.{name}")
-        return found if isinstance(found, str) else None
-
-    def chat_template_names(self) -> tuple[str, ...]:
-        """Names of the templates in the file beside the default one."""
-        prefix = f"{_TEMPLATE}."
-        return tuple(key.removeprefix(prefix) for key in self.metadata if key.startswith(prefix))
 
     def adopt(self, dependent: Dependent) -> None:
         """Close ``dependent`` before this model is. It is held weakly."""

@@ -50,10 +50,8 @@ def check_sampling(params: SamplingParams, n_vocab: int) -> None:
     if params.dry_multiplier > 0 and 0 < params.dry_base < 1:
         msg = f"dry_base must be 1 or more, or 0 to turn DRY off, not {params.dry_base!r}"
         raise ConfigError(msg)
+    params.check_vocabulary(n_vocab)
     for token, bias in params.logit_bias:
-        if not 0 <= token < n_vocab:
-            msg = f"logit_bias names token {token}, outside the vocabulary of {n_vocab} tokens"
-            raise ConfigError(msg)
         with np.errstate(over="ignore"):
             if np.isnan(bias) or (np.float32(bias) != -np.inf and not np.isfinite(np.float32(bias))):
                 msg = f"logit_bias of token {token} must be a 32-bit float or -inf, not {bias!r}; 100 nearly forces it"

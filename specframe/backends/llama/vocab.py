@@ -126,10 +126,6 @@ class LlamaVocab(Vocab):
         """Bit set of ``LLAMA_TOKEN_ATTR_*``."""
         return int(self._lib.llama_vocab_get_attr(self._handle(), self._checked(token)))
 
-    def is_control(self, token: int) -> bool:
-        """Whether the token is one that has no text."""
-        return bool(self._lib.llama_vocab_is_control(self._handle(), self._checked(token)))
-
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of ``text``.
 

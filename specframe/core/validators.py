@@ -1,0 +1,57 @@
+"""Validators of attrs fields whose messages name the field and the value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+
+from specframe.core.errors import ConfigError
+
+
+def finite(low: float | None = None, high: float | None = None, *, above: float | None = None) -> Any:
+    """Validator: a finite number within [low, high] (and > above). Raises ConfigError."""
+
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
+        bad = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+        if not bad:
+            bad = (
+                (low is not None and value < low)
+                or (high is not None and value > high)
+                or (above is not None and value <= above)
+            )
+        if bad:
+            bounds = [
+                *([f"> {above:g}"] if above is not None else []),
+                *([f">= {low:g}"] if low is not None else []),
+                *([f"<= {high:g}"] if high is not None else []),
+            ]
+            msg = f"{field.name} must be a finite number{' ' + ' and '.join(bounds) if bounds else ''}, not {value!r}"
+            raise ConfigError(msg)
+
+    return check
+
+
+def whole_number(low: int | None = None, high: int | None = None, *, way_out: str = "") -> Any:
+    """Validator: an int (no bool) within [low, high]. Raises ConfigError, whose message ends with ``way_out``."""
+
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or (low is not None and value < low)
+            or (high is not None and value > high)
+        ):
+            span = f"[{low if low is not None else '-inf'}, {high if high is not None else 'inf'}]"
+            msg = f"{field.name} must be a whole number in {span}, not {value!r}{'; ' + way_out if way_out else ''}"
+            raise ConfigError(msg)
+
+    return check
+
+
+def flag(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Validator: True or False. Raises ConfigError."""
+    if not isinstance(value, bool):
+        msg = f"{field.name} must be true or false, not {value!r}"
+        raise ConfigError(msg)
