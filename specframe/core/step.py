@@ -1,7 +1,7 @@
 """One step of the engine: a prompt chunk in a batch of its own, then one batch of verifications for all requests.
 
-Prompts are cut at places that depend on the prompt and ``n_batch`` only, never on what is drafted: the same split
-with and without a strategy is part of giving the same text.
+Prompts are cut at places that depend on the prompt, ``n_batch`` and the checkpoints kept of prompts, never on what is
+drafted: the same split with and without a strategy is part of giving the same text.
 """
 
 from __future__ import annotations
