@@ -35,11 +35,14 @@ class Machine(RuleBasedStateMachine):
         self.n_past = 0
         self.memory: list[tuple[int, tuple[float, ...]]] = []
         self.missed = False
+        self.decoded = False
+        """The target evaluated something of this request: nothing is drafted before that."""
 
     def decode(self, tokens: list[int], *, lost: bool = False) -> None:
         """The target evaluates ``tokens`` behind what it holds."""
         whole = self.text[: self.n_past] + tokens
         self.missed |= lost
+        self.decoded = True
         if not lost:
             self.held.seen(Decoded(0, self.n_past, tokens, states_of(whole, self.n_past)))
 
@@ -55,7 +58,7 @@ class Machine(RuleBasedStateMachine):
         answer = self.held.begin(self.text[: len(shared)])
         assert 0 <= answer <= len(shared)
         self.n_past = max(0, answer - back) if back else answer
-        self.missed = False
+        self.missed = self.decoded = False
 
     @precondition(lambda self: len(self.text) - self.n_past > 1)
     @rule(n=st.integers(1, 4))
@@ -107,7 +110,7 @@ class Machine(RuleBasedStateMachine):
             assert token == known[pos]
             assert state == (tuple(np.float32(v) for v in state_of(known[:pos])) if pos else (0.0, 0.0))
 
-    @precondition(lambda self: not self.missed and self.n_past == len(self.text) - 1 > 0)
+    @precondition(lambda self: self.decoded and not self.missed and self.n_past == len(self.text) - 1 > 0)
     @invariant()
     def what_was_seen_can_be_drafted_from(self) -> None:
         assert self.held.waiting(self.n_past) is not None
