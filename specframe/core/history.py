@@ -6,6 +6,18 @@ from collections.abc import Iterable, Sequence
 from typing import overload
 
 
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens ``a`` and ``b`` begin with in common."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # slices compare at C speed; bisecting finds the first difference
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 class History(Sequence[int]):
     """Read-only, live view of a sequence's committed tokens (prompt and generated text).
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from specframe.core.errors import BackendError, SessionPoisonedError
+from specframe.core.history import common_prefix
 from specframe.core.ports import Checkpoint, Rollback, Target
 
 log = logging.getLogger(__name__)
@@ -64,14 +65,7 @@ class Slot:
         """Tokens at the head of ``prompt`` that memory holds; its last one is left out, as its logits are needed."""
         pure = self.n_past if self.n_pure is None else min(self.n_past, self.n_pure)
         held = self.tokens[: min(pure, len(prompt) - 1)]
-        low, high = 0, len(held)
-        while low < high:  # slices compare at C speed; bisecting finds the first difference
-            middle = (low + high + 1) // 2
-            if held[low:middle] == list(prompt[low:middle]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return common_prefix(held, list(prompt[: len(held)]))
 
     def start(self, prompt: Sequence[int], *, reuse: bool) -> int:
         """Take ``prompt`` as the committed tokens; returns how many of them memory still holds."""

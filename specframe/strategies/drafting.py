@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specframe.core.errors import ConfigError, InternalError
+from specframe.core.history import common_prefix
 from specframe.core.ports import Decoded, Rows
 from specframe.core.strategy import StrategyContext
 
@@ -43,18 +44,6 @@ def llama_services(strategy: str, context: StrategyContext) -> LlamaServices:
 def draft_model(services: LlamaServices, path: Path | None, **options: Any) -> tuple[Model, bool]:
     """The model to draft with, and whether it was opened here and has to be closed: the target's own without a path."""
     return (services.model, False) if path is None else (services.open_model(path, **options), True)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens ``a`` and ``b`` begin with in common."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:  # slices compare at C speed; bisecting finds the first difference
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 class HeldSequence:
