@@ -56,7 +56,7 @@ coverage: venv  ## the tests with branch coverage
 	$(BIN)/coverage report --include='specframe/core/*' --fail-under=$(COVERAGE_CORE)
 
 bench: venv  ## measure against llama.cpp's own server
-	$(BIN)/python -m bench $(BENCH_ARGS)
+	$(BIN)/python -m specframe.bench $(BENCH_ARGS)
 
 dist: venv  ## build the source distribution and the wheel
 	$(BIN)/python -m hatchling build -t sdist -t wheel -d dist

@@ -14,8 +14,8 @@ import pytest
 import typer.main
 
 import specframe
-from bench.__main__ import parse
 from specframe import core, hookspecs
+from specframe.bench.__main__ import parse
 from specframe.cli.app import app
 from specframe.core.request import FinishReason
 from specframe.core.stats import RequestStats

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import __main__ as program
-from bench import orchestration
+from specframe.bench import __main__ as program
+from specframe.bench import orchestration
 from specframe.testing import zoo
 
 

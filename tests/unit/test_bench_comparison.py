@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 import pytest
 
-from bench import comparison
-from bench.comparison import SIDES, Cell, compare, lossless, order
-from bench.settings import VARIANTS, WORKLOADS, Job, Measurement, Settings, Variant, text_of, workloads
+from specframe.bench import comparison
+from specframe.bench.comparison import SIDES, Cell, compare, lossless, order
+from specframe.bench.settings import VARIANTS, WORKLOADS, Job, Measurement, Settings, Variant, text_of, workloads
 
 PLAIN = Variant()
 DRAFTED = Variant.parse("ngram-k:n8m16")
@@ -149,5 +149,5 @@ def test_the_default_strategies_are_plain_and_both_ngrams() -> None:
 
 def test_a_failing_worker_is_quoted() -> None:
     job = Job(settings=SETTINGS, variant=PLAIN, prompt="p", warm_up="w")
-    with pytest.raises(RuntimeError, match=r"the nobody worker failed(.|\n)*No module named 'bench.side_nobody'"):
+    with pytest.raises(RuntimeError, match=r"the nobody worker failed(.|\n)*bench.side_nobody"):
         comparison.run_process("nobody", job)

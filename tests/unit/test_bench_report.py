@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import __main__ as program
-from bench import drafting, goals, orchestration, results, tables
-from bench.comparison import Cell
-from bench.drafting import DraftCost
-from bench.goals import Goal
-from bench.orchestration import CASES, Case, Cost, NativeClock
-from bench.results import Results
-from bench.settings import Measurement, Settings, Variant
-from bench.statistics import Summary
-from bench.turns import TurnCost
+from specframe.bench import __main__ as program
+from specframe.bench import drafting, goals, orchestration, results, tables
+from specframe.bench.comparison import Cell
+from specframe.bench.drafting import DraftCost
+from specframe.bench.goals import Goal
+from specframe.bench.orchestration import CASES, Case, Cost, NativeClock
+from specframe.bench.results import Results
+from specframe.bench.settings import Measurement, Settings, Variant
+from specframe.bench.statistics import Summary
+from specframe.bench.turns import TurnCost
 
 
 def measurement(speed: float, text: str = "text") -> Measurement:

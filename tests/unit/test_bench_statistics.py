@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.statistics import Summary, divergence, paired, percentile
+from specframe.bench.statistics import Summary, divergence, paired, percentile
 
 
 def test_summary_is_median_and_range() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from bench.comparison import Cell, lossless
-from bench.drafting import DraftCost, growth
-from bench.orchestration import Cost
-from bench.turns import TurnCost
+from specframe.bench.comparison import Cell, lossless
+from specframe.bench.drafting import DraftCost, growth
+from specframe.bench.orchestration import Cost
+from specframe.bench.turns import TurnCost
 
 PLAIN_RATIO = 0.98
 DRAFTED_RATIO = 1.00

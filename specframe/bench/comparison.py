@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from bench.settings import Job, Measurement, Settings, Variant, text_of
-from bench.statistics import Summary, divergence, paired
+from specframe.bench.settings import Job, Measurement, Settings, Variant, text_of
+from specframe.bench.statistics import Summary, divergence, paired
 
 SIDES = ("specframe", "server")
 
@@ -29,13 +29,12 @@ _TIMEOUT_S = 900
 def run_process(side: str, job: Job) -> Measurement:
     """Do ``job`` in a new process. Raises RuntimeError with what it printed when it fails."""
     done = subprocess.run(  # noqa: S603 -- this interpreter, a module of this package
-        [sys.executable, "-m", "bench.worker", side],
+        [sys.executable, "-m", "specframe.bench.worker", side],
         input=json.dumps(job.to_dict()),
         capture_output=True,
         text=True,
         check=False,
         timeout=_TIMEOUT_S,
-        cwd=Path(__file__).parent.parent,
         env={**os.environ, **job.settings.environment},
     )
     if done.returncode != 0:

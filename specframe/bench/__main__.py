@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench``."""
+"""The command line: ``python -m specframe.bench``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from bench import comparison, drafting, orchestration, results, tables, turns
-from bench.results import Results
-from bench.settings import PEERS, VARIANTS, WORKLOADS, Settings, Variant, text_of
 from specframe import catalogue
+from specframe.bench import comparison, drafting, orchestration, results, tables, turns
+from specframe.bench.results import Results
+from specframe.bench.settings import PEERS, VARIANTS, WORKLOADS, Settings, Variant, text_of
 from specframe.testing import zoo
 
 PARTS = ("compare", "orchestration", "drafting", "turns")
@@ -27,7 +27,7 @@ SHARED_TOKENS = 1_300
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line; what is wrong with it ends the process with exit code 2."""
-    parser = argparse.ArgumentParser(prog="bench", description="Measure specframe against llama.cpp's own server.")
+    parser = argparse.ArgumentParser(prog="specframe.bench", description="Measure against llama.cpp's own server.")
     parser.add_argument("--model", default="smollm2-135m", help="a GGUF file or a name of the catalogue (%(default)s)")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="texts, by name (%(default)s)")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """One side, one request, in a process of its own: a job as JSON on stdin, a measurement as JSON on stdout.
 
-``python -m bench.worker specframe|server``
+``python -m specframe.bench.worker specframe|server``
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 import attrs
 
-from bench.settings import Job, Measurement
+from specframe.bench.settings import Job, Measurement
 
 
 class Side(Protocol):
@@ -31,7 +31,7 @@ def main(side: str) -> None:
     os.dup2(2, 1)
     job = Job.from_dict(json.load(sys.stdin))
     # Imported by name: each side loads the native library in its own way, and only one of them may.
-    worker = cast("Side", importlib.import_module(f"bench.side_{side}"))
+    worker = cast("Side", importlib.import_module(f"specframe.bench.side_{side}"))
     json.dump(attrs.asdict(worker.measure(job)), answer)
     answer.close()
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import attrs
 
-from bench import goals
-from bench.comparison import Cell, lossless
-from bench.drafting import DraftCost, growth
-from bench.goals import Goal
-from bench.orchestration import Cost
-from bench.settings import Settings
-from bench.turns import TurnCost
+from specframe.bench import goals
+from specframe.bench.comparison import Cell, lossless
+from specframe.bench.drafting import DraftCost, growth
+from specframe.bench.goals import Goal
+from specframe.bench.orchestration import Cost
+from specframe.bench.settings import Settings
+from specframe.bench.turns import TurnCost
 
 
 def load() -> float | None:

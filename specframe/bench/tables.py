@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from bench.comparison import Cell
-from bench.orchestration import Cost
-from bench.results import Results
-from bench.statistics import Summary
+from specframe.bench.comparison import Cell
+from specframe.bench.orchestration import Cost
+from specframe.bench.results import Results
+from specframe.bench.statistics import Summary
 
 
 @attrs.frozen

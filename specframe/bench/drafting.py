@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from bench.statistics import percentile
 from specframe import plugins
+from specframe.bench.statistics import percentile
 from specframe.core.history import History
 from specframe.core.ports import TargetInfo
 from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext, StrategySpec

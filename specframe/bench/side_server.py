@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench.settings import PEERS, Job, Measurement
 from specframe.backends.llama import openmp
+from specframe.bench.settings import PEERS, Job, Measurement
 
 
 def measure(job: Job) -> Measurement:

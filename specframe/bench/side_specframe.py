@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import specframe
-from bench.settings import Job, Measurement
+from specframe.bench.settings import Job, Measurement
 
 
 def measure(job: Job) -> Measurement:

@@ -19,10 +19,10 @@ from typing import Any
 
 import attrs
 
-from bench.statistics import Summary
 from specframe.backends.llama.library import load_library
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
+from specframe.bench.statistics import Summary
 from specframe.core.engine import Engine
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams

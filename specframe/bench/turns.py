@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import attrs
 
 import specframe
-from bench.settings import Settings, Variant
-from bench.statistics import Summary, paired
+from specframe.bench.settings import Settings, Variant
+from specframe.bench.statistics import Summary, paired
 
 
 @attrs.frozen(kw_only=True)
