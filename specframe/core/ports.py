@@ -105,7 +105,17 @@ class Decoded:
     hidden: Rows | None = None
     """Hidden state after the last layer ``(len(tokens), n_embd)``; with Need.HIDDEN."""
     layer_inputs: Mapping[int, Rows] = attrs.field(factory=dict)
-    """Input of each layer asked for ``(len(tokens), n_embd)``; with Need.LAYER_INPUTS."""
+    """Input of each layer asked for ``(len(tokens), n_embd)``; with Need.LAYER_INPUTS.
+
+    The layer one past the last, where a model has it, stands for what leaves the last one.
+    """
+
+    def concatenated(self, layers: Sequence[int]) -> Rows:
+        """The inputs of ``layers`` side by side, in that order: a copy ``(len(tokens), len(layers) * n_embd)``.
+
+        Raises KeyError for a layer that was not asked for when the tokens were evaluated.
+        """
+        return np.concatenate([self.layer_inputs[layer] for layer in layers], axis=1)
 
 
 class Vocab(Protocol):

@@ -14,6 +14,7 @@ from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import BackendError, ClosedError, ConfigError
 from specframe.core.ports import BatchEntry, Decoded, Need, Rows
 from tests.support.llama import Zoo, target, tokens
+from tests.support.numpy_llama import layer_inputs, tensors_of
 
 BOTH = Need.HIDDEN | Need.LAYER_INPUTS
 #: Hybrid memory divides batches by sequence, sliding windows and plain attention do not.
@@ -67,6 +68,46 @@ def test_rows_are_those_of_their_tokens(zoo: Zoo, name: str, needs: Need, option
                 opened.clear(seq)
 
 
+@pytest.mark.parametrize(("name", "pairs"), [("llama", "neighbours"), ("qwen3", "halves")])
+@pytest.mark.parametrize("n_ubatch", [512, 4])
+def test_layer_inputs_are_what_the_layers_compute(zoo: Zoo, name: str, pairs: str, n_ubatch: int) -> None:
+    layers = (3, 0, 2)
+    texts = [tokens(n, seed=n) for n in (23, 2, 9)]
+    with target(zoo(name), n_seq=3, n_ubatch=n_ubatch) as opened:
+        opened.enable(Need.LAYER_INPUTS, layers)
+        opened.decode([BatchEntry(seq, 0, texts[seq][:-1], 1) for seq in (1, 0, 2)])
+        parts = {entry.seq: [entry.concatenated(layers)] for entry in opened.decoded()}
+        opened.decode([BatchEntry(seq, len(texts[seq]) - 1, texts[seq][-1:], 1) for seq in (2, 1, 0)])
+        for entry in opened.decoded():
+            parts[entry.seq].append(entry.concatenated(layers))
+        with pytest.raises(KeyError):
+            opened.decoded()[0].concatenated((0, 1))
+    for seq, text in enumerate(texts):
+        wanted = layer_inputs(zoo(name), text, pairs=pairs)
+        rows = np.concatenate(parts[seq])
+        assert rows.shape == (len(text), 3 * 64)
+        np.testing.assert_allclose(rows, np.concatenate([wanted[i] for i in layers], axis=1), atol=0.02)
+
+
+@pytest.mark.parametrize(("name", "cap"), [("qwen35", None), ("qwen35-mtp", None), ("gemma4", 30.0)])
+@pytest.mark.parametrize("needs", [Need.LAYER_INPUTS, BOTH])
+def test_beyond_the_last_layer_is_the_hidden_state(zoo: Zoo, name: str, cap: float | None, needs: Need) -> None:
+    """Which the output head turns into the logits of the same token."""
+    head = tensors_of(zoo(name))["output.weight"]
+    texts = [tokens(n, seed=n) for n in (11, 3, 6)]
+    with target(zoo(name), n_seq=3, n_ubatch=4) as opened:
+        opened.enable(needs, [4, 1])
+        opened.decode([BatchEntry(seq, 0, texts[seq], len(texts[seq])) for seq in (2, 0, 1)])
+        logits = np.array(opened.logits(), np.float64)
+        decoded = opened.decoded()
+        assert [set(entry.layer_inputs) for entry in decoded] == [{1, 4}] * 3
+        assert all((entry.hidden is not None) == (Need.HIDDEN in needs) for entry in decoded)
+        computed = np.concatenate([entry.concatenated([4]) for entry in decoded]) @ head.T
+    if cap is not None:
+        computed = cap * np.tanh(computed / cap)
+    np.testing.assert_allclose(computed, logits, atol=1e-3)
+
+
 def test_features_change_no_logits(zoo: Zoo) -> None:
     ids = tokens(20)
     with target(zoo("qwen35")) as opened:
@@ -105,6 +146,7 @@ def test_only_what_was_enabled_before_the_decode_is_read(zoo: Zoo) -> None:
         ("llama", Need.LAYER_INPUTS, [4], "layer 4 has no input .*: 0 to 3 have"),
         ("qwen35-mtp", Need.LAYER_INPUTS, [0, 99], "layer 99"),
         ("gemma4", Need.LAYER_INPUTS, [-1], "layer -1"),
+        ("qwen35", Need.LAYER_INPUTS, [5], "layer 5 has no input .*: 0 to 4 have"),
     ],
 )
 def test_what_a_model_lacks_is_refused(zoo: Zoo, name: str, needs: Need, layers: list[int], named: str) -> None:
