@@ -134,8 +134,8 @@ class Mtp(BatchStrategy):
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
-        from specframe.backends.llama.draft_context import DraftEntry  # noqa: PLC0415 -- native
         from specframe.backends.llama.mtp_files import check_mtp  # noqa: PLC0415 -- native
+        from specframe.backends.llama.nextn_context import DraftEntry  # noqa: PLC0415 -- native
 
         services, path = llama_services(self.name, context), context.draft_path
         check_mtp(services.model.gguf, None if path is None else services.inspect(path))

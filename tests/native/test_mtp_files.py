@@ -12,10 +12,10 @@ import pytest
 
 import specframe
 from specframe.backends.llama.context import Context
-from specframe.backends.llama.draft_context import DraftContext, DraftEntry
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.mtp_files import check_mtp
+from specframe.backends.llama.nextn_context import DraftEntry, NextnContext
 from specframe.compatibility import check_files
 from specframe.core.errors import BackendError, ClosedError, ConfigError
 from specframe.core.strategy import StrategyContext, StrategySpec
@@ -245,7 +245,7 @@ def test_impossible_batches_are_refused(zoo: Zoo, entries: list[DraftEntry]) -> 
     with (
         Model(zoo("qwen35-mtp"), load_mtp=True) as model,
         Context(model, n_ctx=64, n_batch=32, n_seq=2, n_threads=1) as target,
-        DraftContext(model, target) as context,
+        NextnContext(model, target) as context,
     ):
         with pytest.raises(ConfigError):
             context.decode(entries)
@@ -263,9 +263,9 @@ def test_impossible_batches_are_refused(zoo: Zoo, entries: list[DraftEntry]) -> 
 def test_heads_that_were_not_loaded_are_not_run(zoo: Zoo) -> None:
     with Model(zoo("qwen35-mtp")) as model, Context(model, n_ctx=64, n_threads=1) as target:
         with pytest.raises(ConfigError, match="load_mtp=True"):
-            DraftContext(model, target)
+            NextnContext(model, target)
         with Model(zoo("qwen35")) as other, pytest.raises(ConfigError, match="no NextN layers"):
-            DraftContext(other, target)
+            NextnContext(other, target)
 
 
 def test_rows_of_a_batch_with_few_outputs_are_the_outputs(zoo: Zoo) -> None:
@@ -274,7 +274,7 @@ def test_rows_of_a_batch_with_few_outputs_are_the_outputs(zoo: Zoo) -> None:
         with (
             Model(zoo(name), load_mtp=True) as model,
             Context(model, n_ctx=64, n_seq=2, n_threads=1) as target,
-            DraftContext(model, target) as context,
+            NextnContext(model, target) as context,
         ):
             states = np.random.default_rng(1).standard_normal((4, 64), np.float32)
             single = []
@@ -295,7 +295,7 @@ def test_a_native_failure_is_an_error(zoo: Zoo, monkeypatch: pytest.MonkeyPatch)
     with (
         Model(zoo("qwen35-mtp"), load_mtp=True) as model,
         Context(model, n_ctx=64, n_threads=1) as target,
-        DraftContext(model, target) as context,
+        NextnContext(model, target) as context,
     ):
         monkeypatch.setattr(context, "_decode", lambda *_: 1)
         with pytest.raises(BackendError, match="no room for the batch"):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from specframe.backends.llama.draft_context import DraftContext
 from specframe.backends.llama.gguf import GgufFile, inspect
 from specframe.backends.llama.model import Model
+from specframe.backends.llama.nextn_context import NextnContext
 
 if TYPE_CHECKING:
     from specframe.backends.llama.context import Context
@@ -35,6 +35,6 @@ class LlamaServices:
         """Load another model with the same library; see :class:`~specframe.backends.llama.model.Model`."""
         return Model(path, library=self.model.library, **options)
 
-    def open_heads(self, model: Model, **options: Any) -> DraftContext:
-        """A context for the NextN layers of ``model``; see :class:`DraftContext`."""
-        return DraftContext(model, self.context, **options)
+    def open_heads(self, model: Model, **options: Any) -> NextnContext:
+        """A context for the NextN layers of ``model``; see :class:`NextnContext`."""
+        return NextnContext(model, self.context, **options)
