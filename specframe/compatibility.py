@@ -11,6 +11,7 @@ import attrs
 
 from specframe import plugins
 from specframe.backends.llama.architectures import provides
+from specframe.backends.llama.draft_kinds import draft_kind
 from specframe.backends.llama.gguf import GgufFile, LongArray, inspect
 from specframe.backends.llama.validation import validate_target
 from specframe.backends.llama.vocab_difference import vocabulary_difference
@@ -94,6 +95,7 @@ def describe(path: Path) -> dict[str, Any]:
         "size_bytes": file.size_bytes,
         "name": file.metadata.get("general.name"),
         "architecture": file.arch,
+        "draft_strategy": draft_kind(file),
         "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
         "quantization": max(kinds, key=kinds.__getitem__, default=None),
         "layers": _plain(file.get("{arch}.block_count")),

@@ -55,6 +55,11 @@ def test_info(cli: Cli, zoo: Zoo) -> None:
     text = cli("info", zoo("qwen35-mtp"))
     assert "nextn layers" in text.out
     assert "hidden" in text.out
+    assert document["draft_strategy"] is None
+    assert "draft strategy" in text.out
+    draft = cli("info", zoo("dflash2"), "--json").document
+    assert draft["draft_strategy"] == "dflash2"
+    assert draft["metadata"]["dflash.selector_top_k"] == 6
 
 
 def test_check_usable(cli: Cli, zoo: Zoo) -> None:

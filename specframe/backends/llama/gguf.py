@@ -56,6 +56,10 @@ class TensorInfo:
     shape: tuple[int, ...]
     """Fastest dimension first, as the file has it; trailing ones are left out."""
     n_bytes: int
+    path: Path
+    """The file, or the part of a split model, that holds its data."""
+    offset: int
+    """Where in that file they begin."""
 
 
 @attrs.frozen
@@ -107,6 +111,13 @@ class GgufFile:
         with _Reader(self._library, self.path) as reader:
             return reader.array(reader.find(key))
 
+    def data(self, name: str) -> bytes:
+        """The bytes of a tensor, as stored. Raises KeyError when there is none of that name."""
+        tensor = self.tensors[name]
+        with tensor.path.open("rb") as file:
+            file.seek(tensor.offset)
+            return file.read(tensor.n_bytes)
+
 
 class _Reader:
     """An open ``struct gguf_context``."""
@@ -140,8 +151,7 @@ class _Reader:
         for index in range(self._lib.gguf_get_n_kv(self._context)):
             yield self._text(self._lib.gguf_get_key(self._context, index)), self._value(index)
 
-    def tensors(self) -> Iterator[tuple[TensorInfo, int]]:
-        """Every tensor with the offset of its end in the file."""
+    def tensors(self) -> Iterator[TensorInfo]:
         lib, context = self._lib, self._context
         start = int(lib.gguf_get_data_offset(context))
         for index in range(lib.gguf_get_n_tensors(context)):
@@ -151,8 +161,8 @@ class _Reader:
             n_bytes = int(lib.gguf_get_tensor_size(context, index))
             kind = self._text(lib.ggml_type_name(lib.gguf_get_tensor_type(context, index)))
             name = self._text(lib.gguf_get_tensor_name(context, index))
-            end = start + int(lib.gguf_get_tensor_offset(context, index)) + n_bytes
-            yield TensorInfo(name, kind, tuple(shape), n_bytes), end
+            offset = start + int(lib.gguf_get_tensor_offset(context, index))
+            yield TensorInfo(name, kind, tuple(shape), n_bytes, self._path, offset)
 
     def array(self, index: int) -> tuple[Scalar, ...]:
         kind, length = self._array_kind(index), int(self._lib.gguf_get_arr_n(self._context, index))
@@ -254,7 +264,8 @@ def _read_part(library: Library, path: Path) -> GgufFile:
     tensors: dict[str, TensorInfo] = {}
     with _Reader(library, path) as reader:
         version, metadata = reader.version, dict(reader.items())
-        for tensor, end in reader.tensors():
+        for tensor in reader.tensors():
+            end = tensor.offset + tensor.n_bytes
             if end > size:
                 raise ConfigError(
                     f"{path} is truncated: tensor {tensor.name} ends at byte {end} and the file has {size}; "

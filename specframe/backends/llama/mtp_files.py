@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from specframe.backends.llama.architectures import provides
+from specframe.backends.llama.draft_kinds import ASSISTANT, check_kind, draft_kind, n_heads
 from specframe.backends.llama.gguf import GgufFile
 from specframe.backends.llama.validation import validate_loadable, validate_target
 from specframe.backends.llama.vocab_difference import vocabulary_difference
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 
-#: The draft that reads the memory of its target instead of keeping one of its own, and the target it is made for.
-ASSISTANT, ASSISTED = "gemma4-assistant", "gemma4"
+#: What an assistant is made for.
+ASSISTED = "gemma4"
 
 #: Architectures whose files may hold several heads, one for each position ahead; elsewhere more than one is fatal.
 CHAINED = frozenset({"step35"})
 
 _HEAD_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
-
-
-def n_heads(file: GgufFile) -> int:
-    """NextN blocks that the metadata of ``file`` declares."""
-    return file.integer("{arch}.nextn_predict_layers") or 0
 
 
 def check_mtp(target: GgufFile, draft: GgufFile | None) -> None:
@@ -44,6 +40,8 @@ def check_mtp(target: GgufFile, draft: GgufFile | None) -> None:
         _check_heads(target)
         return
     validate_loadable(draft)
+    if draft_kind(draft) is not None:
+        check_kind(draft, "mtp")
     if draft.arch == ASSISTANT:
         _check_assistant(target, draft)
     else:

@@ -11,8 +11,9 @@ import numpy as np
 
 from specframe.backends.llama.draft_batch import DraftBatch
 from specframe.backends.llama.draft_context import DraftContext, draft_options
+from specframe.backends.llama.draft_kinds import ASSISTANT
 from specframe.backends.llama.model import Model
-from specframe.backends.llama.mtp_files import ASSISTANT, CHAINED
+from specframe.backends.llama.mtp_files import CHAINED
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Rows
 

@@ -20,14 +20,14 @@ def validate_loadable(file: GgufFile) -> None:
         ConfigError: names the file, the key, its value and the way out.
     """
     if not file.arch:
-        raise _wrong(file, "general.architecture", None, "be the name of an architecture", "convert the model again")
+        raise wrong(file, "general.architecture", None, "be the name of an architecture", "convert the model again")
     if file.arch in PROJECTORS:
         raise ConfigError(f"{file.path} holds an image or audio projector, no language model; name the model's file")
     _check_layers(file)
     _check_experts(file)
     scaling = file.get("{arch}.rope.scaling.type")
     if scaling is not None and scaling not in _ROPE_SCALING:
-        raise _wrong(file, "{arch}.rope.scaling.type", scaling, f"be one of {', '.join(_ROPE_SCALING)}")
+        raise wrong(file, "{arch}.rope.scaling.type", scaling, f"be one of {', '.join(_ROPE_SCALING)}")
     _check_range(file, "{arch}.full_attention_interval", 1, None)  # a divisor
     _check_vocabulary(file)
 
@@ -58,7 +58,7 @@ def validate_target(file: GgufFile) -> None:
             )
         raise ConfigError(f"{file.path} has no tensors of layer 0 (blk.0.*); convert or download it again")
     if file.metadata.get("tokenizer.ggml.model") in {None, "none", "no_vocab"}:
-        raise _wrong(
+        raise wrong(
             file,
             "tokenizer.ggml.model",
             file.metadata.get("tokenizer.ggml.model"),
@@ -83,17 +83,17 @@ def _check_experts(file: GgufFile) -> None:
     if isinstance(used, tuple):
         highest = max((value for value in used if isinstance(value, int)), default=0)
         if not least <= highest <= experts:
-            raise _wrong(file, used_key, highest, f"have its maximum between {least} and {experts} (expert_count)")
+            raise wrong(file, used_key, highest, f"have its maximum between {least} and {experts} (expert_count)")
     else:
         _check_range(file, used_key, least, experts)
         if experts and used is None:
-            raise _wrong(file, used_key, None, f"be between 1 and {experts} (expert_count)")
+            raise wrong(file, used_key, None, f"be between 1 and {experts} (expert_count)")
     groups = _check_range(file, "{arch}.expert_group_count", 0, max(experts - 1, 0)) or 0
     if groups > 1:
         if experts % groups:
-            raise _wrong(file, "{arch}.expert_group_count", groups, f"divide {experts} (expert_count)")
+            raise wrong(file, "{arch}.expert_group_count", groups, f"divide {experts} (expert_count)")
         if file.get("{arch}.expert_group_used_count") is None:
-            raise _wrong(file, "{arch}.expert_group_used_count", None, f"be between 1 and {groups - 1}")
+            raise wrong(file, "{arch}.expert_group_used_count", None, f"be between 1 and {groups - 1}")
         _check_range(file, "{arch}.expert_group_used_count", 1, groups - 1)
 
 
@@ -120,17 +120,18 @@ def _check_range(file: GgufFile, key: str, low: int, high: int | None) -> int | 
     value = file.integer(key)
     if value is not None and (value < low or (high is not None and value > high)):
         wanted = f"be at least {low}" if high is None else f"be between {low} and {high}"
-        raise _wrong(file, key, value, wanted)
+        raise wrong(file, key, value, wanted)
     return value
 
 
-def _wrong(
+def wrong(
     file: GgufFile,
     key: str,
     value: object,
     wanted: str,
     way_out: str = "convert the model again or take another file",
 ) -> ConfigError:
+    """An error that names the file, the key, its value, what it ``wanted`` to be, and the way out."""
     name = key.replace("{arch}", file.arch)
     found = "is missing" if value is None else f"is {value!r}"
     return ConfigError(f"{file.path}: {name} {found} and must {wanted}; {way_out}")
