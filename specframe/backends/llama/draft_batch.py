@@ -63,7 +63,7 @@ class DraftBatch:
         return seq not in self._seqs and 0 < n <= self.capacity - self.n
 
     def add(self, seq: int, pos: int, n: int) -> slice:
-        """Take in ``n`` tokens of ``seq`` from position ``pos`` on, without outputs; returns their place in the arrays."""
+        """Take in ``n`` tokens of ``seq`` from position ``pos`` on, without outputs; returns their place."""
         place = slice(self.n, self.n + n)
         self._positions[place] = np.arange(pos, pos + n)
         self._seq_pointers[place] = self._seq_ids.ctypes.data + seq * self._seq_ids.itemsize
