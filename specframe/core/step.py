@@ -27,6 +27,11 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+#: Committed tokens that may ride along with a verification. Where a rejection is undone by a restore, the accepted tokens
+#: are evaluated again with each batch until one is not rolled back: with more of them a plain step comes first, which
+#: emits a token like any other and after which memory holds them all.
+MAX_RIDING = 8
+
 
 @attrs.define(eq=False)
 class _Work:
@@ -148,7 +153,7 @@ class Stepper:
 
     def _draft_budget(self, w: _Work, n_sharing: int) -> int:
         """Most draft tokens that can be verified now: budget, context, batch, logits rows, exact width, rollback."""
-        if w.active.drafter is None or w.active.scheduler is None:
+        if w.active.drafter is None or w.active.scheduler is None or len(w.item.tokens) > MAX_RIDING:
             return 0
         info = self._info
         budget = min(
