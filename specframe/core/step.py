@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Committed tokens that may ride along with a verification. Where a rejection is undone by a restore, the accepted tokens
+#: Committed tokens that may ride along with a verification. Where a rejection is undone by a restore, accepted tokens
 #: are evaluated again with each batch until one is not rolled back: with more of them a plain step comes first, which
 #: emits a token like any other and after which memory holds them all.
 MAX_RIDING = 8

@@ -1,13 +1,14 @@
-"""Memory that is restored after a rejection: what was accepted rides along, and verifications stay narrow all the same."""
+"""Where a rejection is undone by a restore, accepted tokens ride along, and verifications stay narrow all the same."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.core.ports import Rollback
-from specframe.core.scheduler import Unlimited
 from specframe.core.step import MAX_RIDING
 from specframe.testing import Output, ScriptedTarget, reference, tape
 from tests.support.lossless import PROMPT, ask, poison, run
@@ -28,7 +29,9 @@ def test_rejected_drafts_do_not_make_verifications_wider(
 ) -> None:
     """Every draft is rejected at its place ``k``, for ever."""
     k = min(k, length - 1)
-    memory = {"rollback": Rollback.SNAPSHOT} if depth is None else {"rollback": Rollback.BOUNDED, "rollback_depth": depth}
+    memory: dict[str, Any] = {"rollback": Rollback.SNAPSHOT}
+    if depth is not None:
+        memory = {"rollback": Rollback.BOUNDED, "rollback_depth": depth}
     target = ScriptedTarget(seed=seed, exact_width=exact_width, **memory)
     request = ask(N)
     right = tape(ScriptedTarget(seed=seed), request)
