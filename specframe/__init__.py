@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Strategy,
         StrategyContext,
         StrategySpec,
+        Suitability,
         draft_strategy,
     )
     from specframe.hookspecs import hookimpl
@@ -85,6 +86,7 @@ __all__ = [
     "StrategyError",
     "StrategySpec",
     "Stream",
+    "Suitability",
     "TokenLogprob",
     "__version__",
     "draft_strategy",
@@ -122,6 +124,7 @@ _MODULES = {
         "Strategy",
         "StrategyContext",
         "StrategySpec",
+        "Suitability",
         "draft_strategy",
     ),
     "specframe.hookspecs": ("hookimpl",),

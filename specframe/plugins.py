@@ -24,7 +24,7 @@ import pluggy
 from specframe import hookspecs
 from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
-from specframe.core.strategy import AnyStrategyClass, StrategySpec
+from specframe.core.strategy import AnyStrategyClass, StrategySpec, Suitability
 from specframe.plugin_info import BrokenPlugin, Source, StrategyInfo, check_strategy_class
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,34 @@ class Registry:
     def spec(self, name: str, options: Mapping[str, Any] | None = None, draft_path: Path | None = None) -> StrategySpec:
         """Strategy ``name`` with validated options, ready for an engine. Raises ConfigError."""
         return StrategySpec.of(self.get(name), options, draft_path)
+
+    def suitable(self, target: Path, draft: Path | None = None) -> list[StrategyInfo]:
+        """Strategies that volunteer for these files and work with them, the one that suits best first.
+
+        A draft file decides: the strategy it was made for comes first. Without one, a strategy that cannot work, like
+        one whose layers were left out of the target's file, is passed over.
+
+        Raises:
+            ConfigError: ``draft`` is made for no strategy, or does not work with ``target``.
+        """
+        ranked = [(info.cls.suitability(target, draft), info) for info in self.strategies()]
+        ranked.sort(key=lambda entry: -entry[0])
+        if draft is not None and (not ranked or ranked[0][0] < Suitability.DRAFT_FILE):
+            msg = f"no strategy drafts with {str(draft)!r}; `specframe info` says what it is"
+            raise ConfigError(msg)
+        usable = []
+        for suits, info in ranked:
+            if suits is Suitability.UNASKED:
+                continue
+            try:
+                info.cls.check_files(target, draft if info.uses_draft_file else None)
+            except ConfigError as error:
+                if suits is Suitability.DRAFT_FILE:
+                    raise
+                log.info("strategy %r is passed over: %s", info.name, error)
+            else:
+                usable.append(info)
+        return usable
 
     def observers(self) -> list[type[Observer]]:
         """Observer classes of all plugins, in the order they were offered; every engine builds its own."""

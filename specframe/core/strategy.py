@@ -10,6 +10,7 @@ the speed of a request and nothing else. Two shapes, told apart by the class the
 from __future__ import annotations
 
 import abc
+import enum
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -66,6 +67,19 @@ class NoOptions:
     """Options of a strategy that has none."""
 
 
+class Suitability(enum.IntEnum):
+    """Why a strategy suits files; ``strategy="auto"`` takes the one with the best reason."""
+
+    UNASKED = 0
+    """It does not volunteer, and is only used when it is named."""
+    ANY_MODEL = 1
+    """It drafts from text alone."""
+    BUILT_IN = 2
+    """The target's file holds what it drafts with."""
+    DRAFT_FILE = 3
+    """The draft file was made for it."""
+
+
 class _Base:
     """Declarations shared by both shapes."""
 
@@ -103,6 +117,15 @@ class _Base:
     def check_files(cls, target: Path, draft: Path | None) -> None:
         """Look at the files, before anything is loaded, and raise ConfigError when they cannot work together."""
         del target, draft
+
+    @classmethod
+    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+        """Look at what the files are, before anything is loaded: would this strategy volunteer for them?
+
+        Whether they work together is for :meth:`check_files` to say.
+        """
+        del target, draft
+        return Suitability.UNASKED
 
     @property
     def max_draft(self) -> int | None:

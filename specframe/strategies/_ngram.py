@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 from operator import eq
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from specframe.core.strategy import Strategy, StrategyContext
+from specframe.core.strategy import Strategy, StrategyContext, Suitability
 
 V = TypeVar("V")
 
@@ -29,6 +30,11 @@ class NgramStrategy(Strategy):
 
     max_keys = 1 << 17
     """Keys remembered per request."""
+
+    @classmethod
+    @override
+    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+        return Suitability.ANY_MODEL
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)

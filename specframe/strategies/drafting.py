@@ -18,7 +18,7 @@ import numpy.typing as npt
 from specframe.core.errors import ConfigError, InternalError
 from specframe.core.history import common_prefix
 from specframe.core.ports import Decoded, Rows
-from specframe.core.strategy import StrategyContext
+from specframe.core.strategy import StrategyContext, Suitability
 
 if TYPE_CHECKING:
     from specframe.backends.llama.model import Model
@@ -44,6 +44,16 @@ def llama_services(strategy: str, context: StrategyContext) -> LlamaServices:
 def draft_model(services: LlamaServices, path: Path | None, **options: Any) -> tuple[Model, bool]:
     """The model to draft with, and whether it was opened here and has to be closed: the target's own without a path."""
     return (services.model, False) if path is None else (services.open_model(path, **options), True)
+
+
+def suits_file(strategy: str, target: Path, draft: Path | None) -> Suitability:
+    """Whether the draft file, or without one the target's own, was made for ``strategy``."""
+    from specframe.backends.llama.draft_kinds import draft_kind  # noqa: PLC0415 -- native
+    from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
+
+    if draft_kind(inspect(draft or target)) != strategy:
+        return Suitability.UNASKED
+    return Suitability.BUILT_IN if draft is None else Suitability.DRAFT_FILE
 
 
 class HeldSequence:

@@ -18,9 +18,9 @@ from typing_extensions import override
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need, Rows
-from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext
+from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
 from specframe.strategies._options import fraction, whole_number
-from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services
+from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services, suits_file
 
 MAX_DRAFT = 64
 #: Tokens that may wait to be evaluated by the heads together with a draft.
@@ -131,6 +131,11 @@ class Mtp(BatchStrategy):
         from specframe.backends.llama.mtp_files import check_mtp  # noqa: PLC0415 -- native
 
         check_mtp(inspect(target), None if draft is None else inspect(draft))
+
+    @classmethod
+    @override
+    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+        return suits_file(cls.name, target, draft)
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)

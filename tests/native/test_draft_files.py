@@ -14,6 +14,7 @@ from specframe.backends.llama.draft_kinds import BlockFile, draft_kind
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.model import Model
 from specframe.core.errors import ConfigError
+from specframe.plugins import Registry
 from specframe.testing.zoo import Block, Lattice, Markov, Own, World, corrupt, dflash, drafts
 from tests.support.llama import Zoo
 
@@ -262,3 +263,22 @@ def test_what_a_block_drafter_says(zoo: Zoo, tmp_path: Path) -> None:
 def test_a_default_block_size_is_upstreams(zoo: Zoo, tmp_path: Path) -> None:
     path = corrupt.edit(zoo("dflash"), tmp_path / "draft.gguf", drop_keys=["dflash.block_size"])
     assert BlockFile.of(inspect(path)).block_size == 16
+
+
+def test_the_files_say_which_strategy_to_take(zoo: Zoo, tmp_path: Path) -> None:
+    registry = Registry.discover(load="")
+    text = ["ngram-k", "ngram-k4v"]
+
+    def suitable(target: Path, draft: Path | None = None) -> list[str]:
+        return [info.name for info in registry.suitable(target, draft)]
+
+    assert suitable(zoo("llama")) == suitable(zoo("qwen35")) == text
+    assert suitable(zoo("qwen35-mtp")) == ["mtp", *text]
+    assert suitable(zoo("qwen35"), zoo("mtp-qwen35")) == ["mtp", *text]
+    assert suitable(zoo("gemma4"), zoo("gemma4-assistant")) == ["mtp", *text]
+    stripped = corrupt.edit(zoo("qwen35-mtp"), tmp_path / "stripped.gguf", drop_tensors=["blk.4.nextn.eh_proj.weight"])
+    assert suitable(stripped) == text
+    with pytest.raises(ConfigError, match="hidden states of llama models"):
+        suitable(zoo("llama-bigram"), zoo("step35-mtp3"))
+    with pytest.raises(ConfigError, match=r"no strategy drafts with .*llama"):
+        suitable(zoo("qwen35"), zoo("llama"))
