@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -39,8 +40,9 @@ class Engine:
         target: the model; stays open when the engine is closed.
         observers: told about starts, steps and ends.
         checkpoints: how many checkpoints of prompts are kept where memory cannot be cut.
-        scheduler: makes the object that decides the draft lengths of one request;
+        scheduler: makes the object that decides how much is drafted and verified;
             :class:`~specframe.core.scheduler.Adaptive` unless given.
+        clock: seconds, for the times in statistics and those the scheduler decides by.
 
     Raises:
         ConfigError: ``n_batch`` or ``n_outputs`` is smaller than the number of sequences.
@@ -53,6 +55,7 @@ class Engine:
         observers: Sequence[Observer] = (),
         scheduler: Callable[[], DraftScheduler] | None = None,
         checkpoints: PromptCheckpoints | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         info = target.info
         if min(info.n_batch, info.max_outputs) < info.n_seq:
@@ -64,14 +67,15 @@ class Engine:
         self._target = target
         self._info = info
         self._observers = Observers(observers)
-        self._scheduler = scheduler or Adaptive
+        self._scheduler: DraftScheduler = (scheduler or Adaptive)()
         self._checkpoints = checkpoints or PromptCheckpoints()
-        self._stepper = Stepper(target, self._observers, self._checkpoints)
+        self._stepper = Stepper(target, self._observers, self._checkpoints, self._scheduler, clock)
         self._context = StrategyContext(target=info, vocab=target.vocab, services=target.services)
         self._free = [Slot(target, seq) for seq in range(info.n_seq)]
         self._queue: deque[ActiveRequest] = deque()
         self._running: list[ActiveRequest] = []
         self._drafters: dict[StrategySpec, Drafter] = {}
+        self._keys: dict[StrategySpec, str] = {}
         self._lock = threading.RLock()
         self._inside = False
         self._closed = False
@@ -258,8 +262,9 @@ class Engine:
                 drafter.close()
                 raise
             self._drafters[spec] = drafter
+            self._keys[spec] = strategy_key(spec)
         active.drafter = drafter
-        active.scheduler = self._scheduler()
+        active.scheduler = self._scheduler
 
     # -- admission and retirement -------------------------------------------------------------------------------------
 
@@ -336,6 +341,7 @@ class Engine:
         if isinstance(held, StrategyError):
             active.deactivate(f"strategy-error: {held}")
             return
+        self._scheduler.begin(slot.seq, self._keys[active.request.strategy], active.stats.scheduler)
         try:
             slot.shrink(held)
         except SessionPoisonedError as error:

@@ -15,6 +15,7 @@ from specframe.core.ports import Logits
 from specframe.core.sampling import SamplingParams
 from specframe.core.stats import RequestStats
 from specframe.core.strategy import StrategySpec
+from specframe.core.validators import whole_number
 
 #: ``(history, logits) -> logits``: history up to (not including) the token being chosen, and a private writable copy
 #: of that token's own row ``(n_vocab,)`` float32. Returns the row to sample from.
@@ -139,6 +140,10 @@ class Request:
     """Texts that end the request where they begin; they are not part of its text."""
     strategy: StrategySpec | None = None
     """None: plain decoding."""
+    draft_length: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(whole_number(1, way_out="for no drafts give no strategy"))
+    )
+    """Verify drafts of up to this many tokens, whatever they cost; None: the scheduler decides."""
     logits_processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=_processors)
     """Applied in this order to the row of each token, before the sampler. What one raises ends this request."""
     stopping_criteria: tuple[StoppingCriterion, ...] = attrs.field(default=(), converter=_criteria)

@@ -1,37 +1,169 @@
-"""How long the next draft may be.
+"""How much of what strategies guess is verified: the contract of a scheduler, and the one that verifies all of it.
 
-A draft that is rejected costs the rows it filled, so length follows what was accepted lately.
+There are two decisions in a step. Before anybody drafts: who is asked, and for how many tokens. Afterwards, when the
+drafts are known: how many tokens of each are worth their row in the batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+import attrs
+
+
+@attrs.define(kw_only=True)
+class SchedulerStats:
+    """What a scheduler did for one request, and the figures behind its latest decision."""
+
+    lengths: dict[int, int] = attrs.field(factory=dict)
+    """Draft tokens verified in a step -> number of such steps; plain steps are those of length 0."""
+    reasons: dict[str, int] = attrs.field(factory=dict)
+    """Why a step was as long as it was -> number of such steps."""
+    expected_plain: float | None = None
+    """Tokens per second the whole batch was expected to make without drafts, at the latest decision that had one."""
+    expected_drafted: float | None = None
+    """The same for the lengths that were chosen then."""
+
+    def count(self, length: int, reason: str) -> None:
+        """One more step."""
+        self.lengths[length] = self.lengths.get(length, 0) + 1
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+
+@attrs.define(kw_only=True, eq=False)
+class Candidate:
+    """One sequence of the coming batch."""
+
+    seq: int
+    n_past: int
+    """Tokens its memory holds."""
+    n_rows: int
+    """Committed tokens the batch evaluates of it in any case."""
+    budget: int = 0
+    """Most draft tokens that could be verified; 0: it has no strategy, or no room."""
+    checkpoint_over: int | None = None
+    """A draft of more tokens needs a checkpoint; None: none does."""
+    fixed: int | None = None
+    """Its request asked for drafts of this many tokens, whatever they cost."""
+    proposal: Sequence[int] = ()
+    """What its strategy proposed, at most ``budget`` tokens."""
+
+
+@attrs.frozen(kw_only=True)
+class DraftCall:
+    """One call of a strategy, for one or several sequences that share it."""
+
+    seqs: Sequence[int]
+    longest: int
+    """Tokens of the longest proposal."""
+    seconds: float
+
+
+@attrs.frozen(kw_only=True)
+class Verified:
+    """What a step committed of one sequence."""
+
+    seq: int
+    n_verified: int
+    """Draft tokens that were in the batch."""
+    committed: Sequence[int]
+    """Tokens it appended."""
+
+
+@attrs.frozen(kw_only=True)
+class StepReport:
+    """What one target batch was and what it took, in seconds; ``verified`` is empty for a chunk of a prompt."""
+
+    n_rows: int
+    n_outputs: int
+    """Logits rows."""
+    n_context: int
+    """Tokens in memory before it, over all sequences of the batch."""
+    target_s: float
+    """Submitting it, and waiting for the logits."""
+    process_s: float = 0.0
+    """Strategies looking at what was decoded."""
+    accept_s: float = 0.0
+    """Sampling and committing."""
+    rollback_s: float = 0.0
+    """Dropping what was rejected."""
+    checkpoint_s: float = 0.0
+    n_checkpoints: int = 0
+    drafts: Sequence[DraftCall] = ()
+    verified: Sequence[Verified] = ()
 
 
 class DraftScheduler(Protocol):
-    """Decides the draft length of one request; one object per request."""
+    """Decides draft lengths for all requests of one engine. Between ``begin`` and ``end`` a sequence has a strategy."""
 
-    def limit(self, budget: int) -> int:
-        """Tokens to draft now, at most ``budget``; 0 makes this a plain step and the strategy is not asked."""
+    def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
+        """A request that drafts with ``strategy`` starts on ``seq``; what is decided for it is told in ``stats``."""
         ...
 
-    def record(self, n_verified: int, n_accepted: int) -> None:
-        """One non-empty draft was verified."""
+    def limits(self, batch: Sequence[Candidate]) -> Sequence[int]:
+        """Before drafting: most tokens to ask each strategy for, at most ``budget``; 0: it is not asked."""
+        ...
+
+    def cut(self, batch: Sequence[Candidate]) -> Sequence[int]:
+        """After drafting: how many tokens of each ``proposal`` are verified."""
+        ...
+
+    def record(self, report: StepReport) -> None:
+        """A batch was evaluated, verified and committed. Not told of batches that failed."""
+        ...
+
+    def end(self, seq: int) -> None:
+        """The request on ``seq`` drafts no more."""
         ...
 
 
 class Unlimited:
-    """Always the whole budget: what the strategy proposes is verified."""
+    """What strategies propose is verified, all of it, up to the length a request asked for."""
 
-    def limit(self, budget: int) -> int:
+    def __init__(self) -> None:
+        self._stats: dict[int, SchedulerStats] = {}
+
+    def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:  # noqa: ARG002 -- all are alike
+        """Count for ``stats`` from now on."""
+        self._stats[seq] = stats
+
+    def limits(self, batch: Sequence[Candidate]) -> list[int]:
         """The whole budget."""
-        return budget
+        return [c.budget if c.fixed is None else min(c.budget, c.fixed) for c in batch]
 
-    def record(self, n_verified: int, n_accepted: int) -> None:
+    def cut(self, batch: Sequence[Candidate]) -> list[int]:
+        """Everything."""
+        for c in batch:
+            if (stats := self._stats.get(c.seq)) is not None:
+                stats.count(len(c.proposal), reason_without_choice(c))
+        return [len(c.proposal) for c in batch]
+
+    def record(self, report: StepReport) -> None:
         """Nothing is learnt from it."""
 
+    def end(self, seq: int) -> None:
+        """Nothing to count any more."""
+        self._stats.pop(seq, None)
 
-class Adaptive:
+
+def reason_without_choice(candidate: Candidate) -> str:
+    """Reason code of a step whose length no figures decided."""
+    if candidate.budget == 0:
+        return "no-room"
+    if not candidate.proposal:
+        return "nothing-proposed"
+    return "all" if candidate.fixed is None else "fixed"
+
+
+@attrs.define
+class _Pace:
+    cap: int = 8
+    rejected: int = 0
+    pause: int = 0
+
+
+class Adaptive(Unlimited):
     """Length follows acceptance: four times longer after a draft wholly accepted, else twice what was accepted.
 
     Drafts wholly rejected shrink it and are followed by a pause in which the strategy is not even asked. The pause
@@ -39,32 +171,50 @@ class Adaptive:
     costs one extra row now and then.
     """
 
-    START = 8
-    """Longest first draft, in tokens."""
     MAX_PAUSE = 128
     """Longest pause, in steps."""
     PATIENCE = 2
     """Wholly rejected drafts in a row before the first pause."""
 
     def __init__(self) -> None:
-        self._cap = self.START
-        self._rejected = 0
-        self._pause = 0
+        super().__init__()
+        self._paces: dict[int, _Pace] = {}
 
-    def limit(self, budget: int) -> int:
+    def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
+        """Nothing is known yet."""
+        super().begin(seq, strategy, stats)
+        self._paces[seq] = _Pace()
+
+    def limits(self, batch: Sequence[Candidate]) -> list[int]:
         """0 during a pause, else at most the current cap."""
-        if self._pause:
-            self._pause -= 1
-            return 0
-        return min(budget, self._cap)
+        return [
+            min(n, self._cap(c)) if c.fixed is None else n for c, n in zip(batch, super().limits(batch), strict=True)
+        ]
 
-    def record(self, n_verified: int, n_accepted: int) -> None:
-        """Adapt the cap, start or end pauses."""
-        if n_accepted == 0:
-            self._rejected += 1
-            self._cap = max(1, n_verified // 4)
-            if self._rejected >= self.PATIENCE:
-                self._pause = min(self.MAX_PAUSE, 1 << self._rejected)
-            return
-        self._rejected = 0
-        self._cap = 4 * n_verified if n_accepted == n_verified else 2 * n_accepted + 1
+    def _cap(self, candidate: Candidate) -> int:
+        pace = self._paces.get(candidate.seq)
+        if pace is None:
+            return 0
+        pace.pause, paused = max(0, pace.pause - 1), pace.pause
+        return 0 if paused else pace.cap
+
+    def record(self, report: StepReport) -> None:
+        """Adapt the caps, start or end pauses."""
+        for v in report.verified:
+            pace = self._paces.get(v.seq)
+            if pace is None or not v.n_verified:
+                continue
+            n_accepted = min(v.n_verified, len(v.committed) - 1)
+            if n_accepted <= 0:
+                pace.rejected += 1
+                pace.cap = max(1, v.n_verified // 4)
+                if pace.rejected >= self.PATIENCE:
+                    pace.pause = min(self.MAX_PAUSE, 1 << pace.rejected)
+            else:
+                pace.rejected = 0
+                pace.cap = 4 * v.n_verified if n_accepted == v.n_verified else 2 * n_accepted + 1
+
+    def end(self, seq: int) -> None:
+        """Forget it."""
+        super().end(seq)
+        self._paces.pop(seq, None)

@@ -82,6 +82,8 @@ class ActiveRequest:
         """Tell the strategy, once, that this request needs no more drafts."""
         drafter, self.drafter = self.drafter, None
         if drafter is not None and self.slot is not None:
+            if self.scheduler is not None:
+                self.scheduler.end(self.slot.seq)
             drafter.end(self.slot.seq)
 
     @property

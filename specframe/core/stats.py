@@ -6,6 +6,8 @@ from typing import Any
 
 import attrs
 
+from specframe.core.scheduler import SchedulerStats
+
 #: Phases that are timed, in the order of a step.
 PHASES = ("prompt", "draft", "checkpoint", "target_submit", "target_wait", "process", "accept", "rollback")
 
@@ -57,6 +59,8 @@ class RequestStats:
     """Submission to end."""
     seed: int | None = None
     """The seed that was used, given or drawn."""
+    scheduler: SchedulerStats = attrs.field(factory=SchedulerStats)
+    """What was decided about drafts, and why; empty for a plain request."""
     inactive_reason: str | None = None
     """Why no drafting took place (or why it ended); None while it is active."""
 

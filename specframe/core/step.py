@@ -7,8 +7,7 @@ drafted: the same split with and without a strategy is part of giving the same t
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import attrs
@@ -17,6 +16,7 @@ from specframe.core.drafting import Drafter
 from specframe.core.errors import BackendError, SessionPoisonedError, StrategyError
 from specframe.core.observer import Observers
 from specframe.core.ports import Logits, Rollback, Target
+from specframe.core.scheduler import Candidate, DraftCall, DraftScheduler, StepReport, Verified
 from specframe.core.sequence import ActiveRequest
 from specframe.core.slot import PromptCheckpoints, Slot
 from specframe.core.strategy import DraftRequest, Outcome, Proposal
@@ -43,20 +43,29 @@ class _Work:
     processed: bool = False
     """Its drafter has seen what was decoded."""
 
-    def shorten(self, n: int) -> None:
-        """Verify at most ``n`` tokens of the draft."""
-        self.item.draft = self.item.draft[:n]
-        self.item.n_outputs = len(self.item.draft) + 1
+    def verify(self, draft: Sequence[int]) -> None:
+        """Have ``draft`` verified."""
+        self.item.draft = draft
+        self.item.n_outputs = len(draft) + 1
 
 
 class Stepper:
     """Evaluates steps on ``target``; keeps no state between them."""
 
-    def __init__(self, target: Target, observers: Observers, checkpoints: PromptCheckpoints) -> None:
+    def __init__(
+        self,
+        target: Target,
+        observers: Observers,
+        checkpoints: PromptCheckpoints,
+        scheduler: DraftScheduler,
+        clock: Callable[[], float],
+    ) -> None:
         self._target = target
         self._info = target.info
         self._observers = observers
         self._checkpoints = checkpoints
+        self._scheduler = scheduler
+        self._clock = clock
         widest = max(1, self._info.n_batch // self._info.n_seq)
         self._widest = widest if self._info.exact_width is None else min(widest, self._info.exact_width)
 
@@ -121,11 +130,11 @@ class Stepper:
         work = [_Work(active, slot, InFlight(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending)))]
         self._run(work, "prompt", "prompt")
         if keeps and active.error is None and n_past < slot.n_past <= n_prompt - limits.tail:
-            started = time.perf_counter()
+            started = self._clock()
             if (checkpoint := slot.save(limits)) is not None:
                 active.stats.checkpoints += 1
                 active.stats.checkpoint_bytes = max(active.stats.checkpoint_bytes, checkpoint.n_bytes)
-            _charge(work, "checkpoint", time.perf_counter() - started)
+            _charge(work, "checkpoint", self._clock() - started)
         progress = active.request.on_prompt_progress
         if progress is not None and active.error is None and active.stats.emitted <= 1:
             try:
@@ -136,24 +145,41 @@ class Stepper:
     # -- drafting -----------------------------------------------------------------------------------------------------
 
     def _decode(self, going: Sequence[tuple[ActiveRequest, Slot]]) -> None:
-        started = time.perf_counter()
+        started = self._clock()
         work = [_Work(active, slot, InFlight(slot, slot.tokens[slot.n_past :])) for active, slot in going]
-        asking = [(w, n) for w in work if (n := self._draft_budget(w, len(work)))]
-        if asking:
-            self._draft(asking)
-            drafted = time.perf_counter()
+        batch = [self._candidate(w, len(work)) for w in work]
+        drafts: list[DraftCall] = []
+        checkpoint_s = 0.0
+        if any(c.budget for c in batch):
+            asking = [(w, c, n) for w, c, n in zip(work, batch, self._scheduler.limits(batch), strict=True) if n]
+            drafts = self._draft(asking)
+            for w, c, n in zip(work, batch, self._scheduler.cut(batch), strict=True):
+                w.verify(c.proposal[:n])
+            drafted = self._clock()
             _charge(work, "draft", drafted - started)
             if self._info.rollback is not Rollback.TRUNCATE:
                 self._checkpoint(work)
-                _charge(work, "checkpoint", time.perf_counter() - drafted)
-        self._run(work, "target_submit", "target_wait")
-        elapsed = time.perf_counter() - started
+                checkpoint_s = self._clock() - drafted
+                _charge(work, "checkpoint", checkpoint_s)
+        self._run(work, "target_submit", "target_wait", drafts=drafts, checkpoint_s=checkpoint_s)
+        elapsed = self._clock() - started
         for w in work:
             w.active.stats.decode_s += elapsed
 
+    def _candidate(self, w: _Work, n_sharing: int) -> Candidate:
+        active = w.active
+        return Candidate(
+            seq=w.slot.seq,
+            n_past=w.slot.n_past,
+            n_rows=len(w.item.tokens),
+            budget=0 if active.drafter is None else max(0, self._draft_budget(w, n_sharing)),
+            checkpoint_over=None if self._info.rollback is Rollback.TRUNCATE else self._info.rollback_depth,
+            fixed=active.request.draft_length,
+        )
+
     def _draft_budget(self, w: _Work, n_sharing: int) -> int:
         """Most draft tokens that can be verified now: budget, context, batch, logits rows, exact width, rollback."""
-        if w.active.drafter is None or w.active.scheduler is None or len(w.item.tokens) > MAX_RIDING:
+        if len(w.item.tokens) > MAX_RIDING:
             return 0
         info = self._info
         budget = min(
@@ -165,19 +191,27 @@ class Stepper:
             budget = min(budget, info.exact_width - len(w.item.tokens))
         if info.rollback is Rollback.BOUNDED and not (info.checkpoints and w.active.checkpoints_work):
             budget = min(budget, info.rollback_depth)
-        return w.active.scheduler.limit(budget) if budget > 0 else 0
+        return budget
 
-    def _draft(self, asking: Sequence[tuple[_Work, int]]) -> None:
-        for drafter, group in _by_drafter(asking):
-            requests = [DraftRequest(w.slot.seq, w.active.history, n) for w, n in group]
-            for (w, n), result in zip(group, drafter.draft(requests), strict=True):
+    def _draft(self, asking: Sequence[tuple[_Work, Candidate, int]]) -> list[DraftCall]:
+        """Put what strategies propose into the candidates."""
+        calls: list[DraftCall] = []
+        for drafter, group in _by_drafter([(w, (c, n)) for w, c, n in asking]):
+            requests = [DraftRequest(w.slot.seq, w.active.history, n) for w, (_, n) in group]
+            started = self._clock()
+            results = drafter.draft(requests)
+            seconds = self._clock() - started
+            for (w, (candidate, n)), result in zip(group, results, strict=True):
                 w.active.asked = True
                 if isinstance(result, StrategyError):
                     w.active.deactivate(f"strategy-error: {result}")
                 else:
-                    self._take(w, result, n)
+                    candidate.proposal = self._take(w, result, n)
+            longest = max(len(candidate.proposal) for _, (candidate, _) in group)
+            calls.append(DraftCall(seqs=[r.seq for r in requests], longest=longest, seconds=seconds))
+        return calls
 
-    def _take(self, w: _Work, proposal: Proposal, budget: int) -> None:
+    def _take(self, w: _Work, proposal: Proposal, budget: int) -> Sequence[int]:
         active = w.active
         active.stats.drafted += proposal.n_offered
         if proposal.n_offered > budget and not active.warned_overlong:
@@ -188,9 +222,7 @@ class Stepper:
                 proposal.n_offered,
                 budget,
             )
-        if proposal.ids and active.allows(proposal.ids[0]):
-            w.item.draft = proposal.ids
-            w.item.n_outputs = len(proposal.ids) + 1
+        return proposal.ids if proposal.ids and active.allows(proposal.ids[0]) else ()
 
     def _checkpoint(self, work: Sequence[_Work]) -> None:
         """Save what could not be cut after a rejection; without room drafts get as short as can be cut, or end."""
@@ -202,7 +234,7 @@ class Stepper:
             try:
                 w.item.checkpoint = self._target.checkpoint(w.slot.seq)
             except (BackendError, MemoryError) as error:
-                w.shorten(depth)
+                w.verify(w.item.draft[:depth])
                 if depth:
                     log.warning("no room for a checkpoint; drafts of this request end at %d tokens: %s", depth, error)
                     w.active.checkpoints_work = False
@@ -214,9 +246,18 @@ class Stepper:
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
-    def _run(self, work: Sequence[_Work], submit_phase: str, wait_phase: str) -> None:
+    def _run(
+        self,
+        work: Sequence[_Work],
+        submit_phase: str,
+        wait_phase: str,
+        *,
+        drafts: Sequence[DraftCall] = (),
+        checkpoint_s: float = 0.0,
+    ) -> None:
         """Decode, verify, commit, reconcile, deliver, observe; memory then equals the committed prefix, always."""
-        clock = time.perf_counter
+        clock = self._clock
+        n_context = sum(w.slot.n_past for w in work)
         transaction = Transaction(self._target, [w.item for w in work])
         try:
             with transaction:
@@ -242,6 +283,21 @@ class Stepper:
                 seconds["process"] += t3 - t2
                 seconds["accept"] += t4 - t3
                 seconds["rollback"] += t5 - t4
+            self._scheduler.record(
+                StepReport(
+                    n_rows=sum(len(w.item.tokens) + len(w.item.draft) for w in work),
+                    n_outputs=sum(w.item.n_outputs for w in work),
+                    n_context=n_context,
+                    target_s=t2 - t0,
+                    process_s=t3 - t2,
+                    accept_s=t4 - t3,
+                    rollback_s=t5 - t4,
+                    checkpoint_s=checkpoint_s,
+                    n_checkpoints=sum(w.item.checkpoint is not None for w in work),
+                    drafts=drafts,
+                    verified=[_verified(w) for w in work] if submit_phase != "prompt" else (),
+                )
+            )
         finally:
             self._conclude(work, decoded=transaction.is_decoded)
 
@@ -279,12 +335,9 @@ class Stepper:
             offset += n
 
     def _observe(self, work: Sequence[_Work]) -> None:
-        """Tell strategies, schedulers and observers what was committed."""
+        """Tell strategies and observers what was committed."""
         done = [w for w in work if w.item.n_committed and (w.active.drafter is not None or self._observers)]
         outcomes = [(w, _outcome(w)) for w in done]
-        for w in done:
-            if w.item.draft and w.active.scheduler is not None:
-                w.active.scheduler.record(len(w.item.draft), w.item.n_matched)
         for drafter, group in _by_drafter(outcomes):
             try:
                 errors = drafter.observe([outcome for _, outcome in group])
@@ -298,6 +351,11 @@ class Stepper:
         if self._observers:
             for _, outcome in outcomes:
                 self._observers.step_finished(outcome)
+
+
+def _verified(w: _Work) -> Verified:
+    committed = w.slot.tokens[len(w.slot.tokens) - w.item.n_committed :]
+    return Verified(seq=w.slot.seq, n_verified=len(w.item.draft), committed=committed)
 
 
 def _outcome(w: _Work) -> Outcome:

@@ -289,10 +289,10 @@ MUTANTS = (
     Mutant(
         "an end token that was only proposed ends the request",
         "step:Stepper._take",
-        "w.item.draft = proposal.ids",
-        "w.item.draft = proposal.ids; active.finish = active.finish or "
+        "return proposal.ids if",
+        "active.finish = active.finish or "
         "((__import__('specframe.core.request', fromlist=['x']).FinishReason.STOP, 'eog') "
-        "if set(proposal.ids) & active._eog else None)",
+        "if set(proposal.ids) & active._eog else None); return proposal.ids if",
         ("end token only proposed",),
     ),
     Mutant(

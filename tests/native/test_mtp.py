@@ -17,6 +17,7 @@ from specframe.core.engine import Engine
 from specframe.core.ports import Decoded
 from specframe.core.request import FinishReason, Request
 from specframe.core.sampling import SamplingParams
+from specframe.core.scheduler import Candidate, SchedulerStats, Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.drafting import HeldSequence
 from specframe.testing.zoo import Nextn, Vocabulary, World, drafts, targets
@@ -128,22 +129,20 @@ def test_a_draft_depends_on_the_text_alone(zoo: Zoo, case: Case) -> None:
 def test_nothing_is_lost_while_drafting_pauses(zoo: Zoo, case: Case) -> None:
     """What was decoded in the meantime waits, some of it longer than the heads would keep it waiting."""
 
-    class Pausing:
+    class Pausing(Unlimited):
         """A draft after 1, 2, ... plain steps."""
 
-        def __init__(self) -> None:
+        def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
+            super().begin(seq, strategy, stats)
             self.pause, self.left = 0, 0
 
-        def limit(self, budget: int) -> int:
+        def limits(self, batch: Sequence[Candidate]) -> list[int]:
             if self.left:
                 self.left -= 1
-                return 0
+                return [0] * len(batch)
             self.pause += 5
             self.left = self.pause
-            return budget
-
-        def record(self, n_verified: int, n_accepted: int) -> None:
-            """Nothing is learnt from it."""
+            return super().limits(batch)
 
     draft = path_of(zoo, case.draft)
     with engine(zoo(case.target), draft, scheduler=Pausing, **case.options) as (running, _):
