@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from specframe.core.strategy import AnyStrategyClass
 from specframe.hookspecs import hookimpl
+from specframe.strategies.dflash import Dflash
 from specframe.strategies.mtp import Mtp
 from specframe.strategies.ngram_k import NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
@@ -14,6 +15,7 @@ from specframe.strategies.ngram_k4v import NgramK4V
 @hookimpl
 def specframe_register_strategies(register: Callable[[AnyStrategyClass], None]) -> None:
     """Offer the built-in strategies. Importing this module loads no native code."""
+    register(Dflash)
     register(Mtp)
     register(NgramK)
     register(NgramK4V)

@@ -23,7 +23,16 @@ BIGRAM = ["llama-bigram", "qwen35-mtp-bigram"]
 CONTEXTUAL = ["llama", "llama-chat", "qwen3", "qwen35", "qwen35-mtp", "qwen35-mtp-h", "step35-mtp3", "gemma4"]
 DRAFTS = [
     *("mtp-qwen35", "gemma4-assistant", "dflash", "dflash-shared", "dflash-inject", "dflash-anchor"),
-    *("dflash2", "dflash2-shared", "dspark-anchor", "dspark-bonus", "eagle3", "eagle3-g", "eagle3-shared"),
+    *(
+        "dflash-qwen35",
+        "dflash2",
+        "dflash2-shared",
+        "dspark-anchor",
+        "dspark-bonus",
+        "eagle3",
+        "eagle3-g",
+        "eagle3-shared",
+    ),
 ]
 
 

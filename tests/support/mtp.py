@@ -15,7 +15,7 @@ from specframe.core.engine import Engine
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import DraftScheduler, Unlimited
-from specframe.core.strategy import DraftRequest, StrategySpec
+from specframe.core.strategy import BatchStrategy, DraftRequest, StrategySpec
 from specframe.strategies.mtp import Mtp
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -81,7 +81,7 @@ def engine(
         yield running, opened
 
 
-def spec(draft: Path | None = None, cls: type[Mtp] = Mtp, **options: Any) -> StrategySpec:
+def spec(draft: Path | None = None, cls: type[BatchStrategy] = Mtp, **options: Any) -> StrategySpec:
     """The strategy with options."""
     return StrategySpec.of(cls, options, draft)
 

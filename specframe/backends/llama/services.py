@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from specframe.backends.llama.block_context import BlockContext
 from specframe.backends.llama.gguf import GgufFile, inspect
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.nextn_context import NextnContext
@@ -38,3 +39,7 @@ class LlamaServices:
     def open_heads(self, model: Model, **options: Any) -> NextnContext:
         """A context for the NextN layers of ``model``; see :class:`NextnContext`."""
         return NextnContext(model, self.context, **options)
+
+    def open_blocks(self, model: Model, **options: Any) -> BlockContext:
+        """A context for the block drafter ``model``; see :class:`BlockContext`."""
+        return BlockContext(model, self.context, **options)

@@ -56,6 +56,12 @@ def _chat(path: Path) -> Path:
     return targets.dense(path, world=World(vocabulary=Vocabulary.byte_level(chat_template=CHATML)))
 
 
+def _dflash_qwen35(path: Path) -> Path:
+    # As converters write drafts for targets with multi-axis rope: all of it along the first axis.
+    world = World(vocabulary=Vocabulary.byte_level(pre="qwen35"))
+    return dflash(path, world=world, block=Block(rope_sections=(16, 0, 0, 0)))
+
+
 _RECIPES: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
     {
         "llama": targets.dense,
@@ -76,6 +82,7 @@ _RECIPES: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
         "dflash-shared": lambda path: dflash(path, block=Block(own=_NOTHING)),
         "dflash-inject": lambda path: dflash(path, block=Block(reads=Reads.FEATURES, error=0.0)),
         "dflash-anchor": lambda path: dflash(path, block=Block(reads=Reads.ANCHOR, error=0.0)),
+        "dflash-qwen35": _dflash_qwen35,
         "dflash2": lambda path: dflash(path, lattice=Lattice()),
         "dflash2-shared": lambda path: dflash(path, block=Block(own=_NOTHING), lattice=Lattice()),
         "dspark-anchor": lambda path: dflash(path, block=Block(backbone=False), markov=Markov()),

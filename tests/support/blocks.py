@@ -1,0 +1,46 @@
+"""Block drafters of the zoo, and drafts recorded with the text they continue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from specframe.core.strategy import DraftRequest
+from specframe.strategies.block_drafting import BlockDrafter
+from specframe.strategies.dflash import Dflash
+
+
+class Recording(BlockDrafter):
+    """Remembers every draft with what it continues; mixed in before a block drafter."""
+
+    drafts: list[tuple[tuple[int, ...], tuple[int, ...]]]
+
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        if not hasattr(self, "drafts"):
+            self.drafts = []
+        results = super().draft(requests)
+        for request, result in zip(requests, results, strict=True):
+            self.drafts.append((tuple(request.history[:]), tuple(result)))
+        return results
+
+
+class RecordingDflash(Recording, Dflash):
+    """``dflash``, recorded."""
+
+    name = "recording-dflash"
+
+
+@attrs.frozen
+class BlockCase:
+    """A target of the zoo and a drafter for it."""
+
+    target: str
+    draft: str
+    cls: type[Recording] = RecordingDflash
+    options: dict[str, Any] = attrs.field(factory=dict)
+
+    def __str__(self) -> str:
+        extra = [f"{key}={value}" for key, value in self.options.items()]
+        return "-".join([self.target, self.draft, *extra])
