@@ -99,7 +99,7 @@ def _check_lattice(draft: GgufFile) -> None:
     if width % group:
         raise wrong(draft, "{arch}.conv_group_size", group, f"divide {width} (embedding_length)", _AGAIN)
     # A row of the lattice travels where a hidden state would.
-    if top_k * (top_k + 1) > width or top_k > n_vocab(draft):
+    if top_k * (top_k + 1) > width:
         raise wrong(
             draft, "{arch}.selector_top_k", top_k, f"fit k * (k + 1) into {width} values (embedding_length)", _AGAIN
         )
