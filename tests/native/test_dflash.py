@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.dflash import Dflash
 from specframe.testing.zoo import Block, World, dflash, targets
-from tests.support.blocks import BlockCase
+from tests.support.acceptance import expected
+from tests.support.blocks import BlockCase, RecordingDspark
 from tests.support.llama import Zoo
 from tests.support.mtp import GREEDY, PROMPTS, SEEDED, engine, request, spec
 
 ERRORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
-#: Own and shared embeddings; every kind of rollback.
+#: Own and shared embeddings; both layouts of dspark; every kind of rollback.
 CASES = [
     BlockCase("llama", "dflash"),
     BlockCase("llama", "dflash-shared"),
@@ -26,6 +26,10 @@ CASES = [
     BlockCase("qwen35", "dflash-qwen35", options={"n_rs_seq": 8}),
     BlockCase("gemma4", "dflash"),
     BlockCase("gemma4", "dflash-shared", options={"swa_full": False}),
+    BlockCase("llama", "dspark-anchor", RecordingDspark),
+    BlockCase("qwen35", "dspark-anchor", RecordingDspark),
+    BlockCase("qwen35", "dspark-bonus", RecordingDspark, {"n_rs_seq": 8}),
+    BlockCase("gemma4", "dspark-bonus", RecordingDspark, {"swa_full": False}),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -52,20 +56,6 @@ def test_the_text_is_the_targets(zoo: Zoo, case: BlockCase, n_seq: int, sampling
 
 
 # -- acceptance -------------------------------------------------------------------------------------------------------
-
-
-def expected(world: World, prompt: Sequence[int], n: int, wrong: frozenset[int], n_max: int) -> tuple[int, int]:
-    """Drafted and accepted tokens when a cycle is recited and predictions of the ``wrong`` places are."""
-    at = world.active.index(world.successor(prompt[-1]))  # the first token comes from the prompt
-    emitted, drafted, accepted = 1, 0, 0
-    while emitted < n:
-        length = min(n_max, n - emitted - 1)
-        right = 0
-        while right < length and (at + right) % world.n_active not in wrong:
-            right += 1
-        drafted, accepted = drafted + length, accepted + right
-        emitted, at = emitted + right + 1, (at + right + 1) % world.n_active
-    return drafted, accepted
 
 
 @pytest.mark.parametrize("error", ERRORS)

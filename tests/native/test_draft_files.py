@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import specframe
 from specframe.backends.llama.draft_files import check_draft
 from specframe.backends.llama.draft_kinds import BlockFile, draft_kind
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.model import Model
+from specframe.compatibility import check_files
 from specframe.core.errors import ConfigError
 from specframe.plugins import Registry
 from specframe.testing.zoo import Block, Lattice, Markov, Own, World, corrupt, dflash, drafts
@@ -74,6 +76,8 @@ def _wider_than_its_target(_: Zoo, path: Path) -> Path:
 
 
 _IDS = np.arange(24)
+
+STRATEGIES = {info.name for info in Registry.discover(load="").strategies()}
 
 #: What is wrong -> strategy, target, a draft that has it, and what the message says.
 BAD: dict[str, tuple[str, str, Make | None, str]] = {
@@ -190,6 +194,11 @@ def test_bad_files_are_refused_by_name(zoo: Zoo, tmp_path: Path, what: str) -> N
     with pytest.raises(ConfigError, match=named) as caught:
         check_draft(inspect(zoo(target)), None if draft is None else inspect(draft), kind)
     assert str(draft) in str(caught.value) or zoo(target).name in str(caught.value)
+    if kind in STRATEGIES:
+        report = check_files(zoo(target), draft=draft, strategy=kind)
+        assert not report.usable
+        with pytest.raises(ConfigError):
+            specframe.load(zoo(target), draft=draft, strategy=kind)
 
 
 GOOD: list[tuple[str, str, Make]] = [

@@ -21,6 +21,7 @@ from specframe.core.scheduler import Candidate, SchedulerStats, Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.drafting import HeldSequence
 from specframe.testing.zoo import Nextn, Vocabulary, World, drafts, targets
+from tests.support.acceptance import expected
 from tests.support.llama import Zoo
 from tests.support.mtp import CASES, GREEDY, PROMPTS, SEEDED, Case, RecordingMtp, engine, request, spec, strategy_of
 from tests.support.server import ask
@@ -172,20 +173,6 @@ def test_shifted_hidden_states_are_noticed(zoo: Zoo, monkeypatch: pytest.MonkeyP
 
 
 # -- acceptance -------------------------------------------------------------------------------------------------------
-
-
-def expected(world: World, prompt: Sequence[int], n: int, wrong: frozenset[int], n_max: int) -> tuple[int, int]:
-    """Drafted and accepted tokens when a cycle is recited and predictions after the ``wrong`` places are."""
-    at = world.active.index(world.successor(prompt[-1]))  # the first token comes from the prompt
-    emitted, drafted, accepted = 1, 0, 0
-    while emitted < n:
-        length = min(n_max, n - emitted - 1)
-        right = 0
-        while right < length and (at + right) % world.n_active not in wrong:
-            right += 1
-        drafted, accepted = drafted + length, accepted + right
-        emitted, at = emitted + right + 1, (at + right + 1) % world.n_active
-    return drafted, accepted
 
 
 @pytest.mark.parametrize("error", ERRORS)

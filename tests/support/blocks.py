@@ -10,6 +10,7 @@ import attrs
 from specframe.core.strategy import DraftRequest
 from specframe.strategies.block_drafting import BlockDrafter
 from specframe.strategies.dflash import Dflash
+from specframe.strategies.dspark import Dspark
 
 
 class Recording(BlockDrafter):
@@ -30,6 +31,12 @@ class RecordingDflash(Recording, Dflash):
     """``dflash``, recorded."""
 
     name = "recording-dflash"
+
+
+class RecordingDspark(Recording, Dspark):
+    """``dspark``, recorded."""
+
+    name = "recording-dspark"
 
 
 @attrs.frozen

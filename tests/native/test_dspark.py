@@ -1,0 +1,173 @@
+"""``dspark``: each drafted token depends on the one before it, and the draft knows where it is in doubt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from specframe.backends.llama.gguf import inspect
+from specframe.core.errors import ConfigError
+from specframe.testing.zoo import Block, Markov, Own, Reads, World, corrupt, dflash, targets
+from tests.support.acceptance import expected
+from tests.support.blocks import RecordingDspark
+from tests.support.llama import Zoo
+from tests.support.mtp import PROMPTS, engine, request, spec, strategy_of
+from tests.support.server import ask
+
+#: Share of errors in the weights -> share of a draft of four that llama.cpp's server accepts, by layout.
+UPSTREAM = {
+    "anchor": {0.0: 1.0, 0.1: 0.93, 0.25: 0.61, 0.5: 0.30, 0.75: 0.13, 1.0: 0.09},
+    "bonus": {0.0: 1.0, 0.1: 0.77, 0.25: 0.61, 0.5: 0.25, 0.75: 0.08, 1.0: 0.0},
+}
+LAYOUTS = ("anchor", "bonus")
+ERRORS = tuple(UPSTREAM["bonus"])
+
+#: The Markov head decides alone: nothing else in the model has an opinion.
+ALONE = Block(backbone=False, strength=0.0)
+
+
+def drafter(path: Path, layout: str, *, own: Own | None = None, error: float = 0.2, **markov: Any) -> Path:
+    """A draft for ``World()`` whose tokens come from the Markov head alone."""
+    block = Block(backbone=False, strength=0.0, error=error, own=own or Own())
+    dflash(path, block=block, markov=Markov(from_anchor=layout == "anchor", **markov))
+    if layout == "bonus":
+        return path
+    # The row of the anchor is the anchor itself, in which the head would see the right successor.
+    return corrupt.edit(path, path, tensors={"output.weight": 0.01 * _tensor(path, "output.weight")})
+
+
+def _tensor(path: Path, name: str) -> Any:
+    file = inspect(path)
+    return np.frombuffer(file.data(name), np.float32).reshape(file.tensors[name].shape[::-1])
+
+
+# -- acceptance -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [Own(), Own(mapped=True)], ids=["full", "reduced"])
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_acceptance_is_what_the_weights_say(tmp_path: Path, layout: str, error: float, own: Own) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    draft = drafter(tmp_path / "draft.gguf", layout, error=error, own=own)
+    with engine(target, draft, n_seq=3) as (running, _):
+        wanted = spec(draft, RecordingDspark, n_max=4)
+        for prompt, generation in [(p, running.submit(request(p, wanted))) for p in PROMPTS]:
+            stats = generation.result().stats
+            assert (stats.verified, stats.accepted) == expected(World(), prompt, 96, World().wrong(error), 4)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_acceptance_is_upstreams(tmp_path: Path, layout: str, error: float) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    markov = Markov(from_anchor=layout == "anchor")
+    draft = dflash(tmp_path / "draft.gguf", block=Block(backbone=False, error=error), markov=markov)
+    with engine(target, draft, n_seq=3) as (running, _):
+        wanted = spec(draft, RecordingDspark, n_max=4)
+        done = [generation.result().stats for generation in [running.submit(request(p, wanted)) for p in PROMPTS]]
+    rate = sum(stats.accepted for stats in done) / sum(stats.verified for stats in done)
+    assert rate == pytest.approx(UPSTREAM[layout][error], abs=0.03)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_whole_block_is_drafted(zoo: Zoo, layout: str) -> None:
+    """One token more where the anchor's row predicts too."""
+    draft, n_block = zoo(f"dspark-{layout}"), {"anchor": 8, "bonus": 7}[layout]
+    with engine(zoo("llama-bigram"), draft) as (running, _):
+        wanted = spec(draft, RecordingDspark, n_max=20)
+        running.submit(request(PROMPTS[0], wanted)).result()
+        strategy = strategy_of(running, wanted)
+    assert strategy.max_draft == n_block
+    assert max(len(ids) for _, ids in strategy.drafts) == n_block
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_drafts_read_what_the_target_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """With a head that says nothing and masks that see nothing but the injected features."""
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    markov = Markov(from_anchor=layout == "anchor", scores=False)
+    draft = dflash(tmp_path / "draft.gguf", block=Block(reads=Reads.FEATURES, error=0.0), markov=markov)
+    with engine(target, draft, n_seq=3) as (running, _):
+        wanted = spec(draft, RecordingDspark, n_max=4)
+        right = [running.submit(request(p, wanted)).result().stats for p in PROMPTS]
+        context = strategy_of(running, wanted)._context
+        inject = context.inject
+        nothing = lambda entries: inject([attrs.evolve(e, rows=np.zeros_like(e.rows)) for e in entries])  # noqa: E731
+        monkeypatch.setattr(context, "inject", nothing)
+        blind = [running.submit(request(p, wanted)).result().stats for p in PROMPTS]
+    assert [stats.accepted for stats in right] == [stats.verified for stats in right]
+    # The row of the anchor knows the first token by itself.
+    accepted, verified = (sum(getattr(stats, name) for stats in blind) for name in ("accepted", "verified"))
+    assert accepted < {"anchor": 0.3, "bonus": 0.05}[layout] * verified
+
+
+# -- confidence -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_seq", [1, 3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_drafts_end_where_the_confidence_head_says(tmp_path: Path, layout: str, n_seq: int) -> None:
+    """It is right about every wrong token here, so nothing is rejected, and a lower bar changes nothing."""
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    draft, wrong = drafter(tmp_path / "draft.gguf", layout, error=0.25), World().wrong(0.25)
+    with engine(target, draft, n_seq=n_seq) as (running, _):
+        for p_min in (0.5, 0.9):  # sigmoid(3) is 0.95, sigmoid(-5) is 0.007
+            wanted = spec(draft, RecordingDspark, n_max=4, p_min=p_min)
+            for prompt, generation in [(p, running.submit(request(p, wanted))) for p in PROMPTS]:
+                stats = generation.result().stats
+                assert stats.verified == stats.accepted == expected(World(), prompt, 96, wrong, 4)[1] > 0
+        lenient = spec(draft, RecordingDspark, n_max=4, p_min=0.001)
+        stats = running.submit(request(PROMPTS[0], lenient)).result().stats
+        assert (stats.verified, stats.accepted) == expected(World(), PROMPTS[0], 96, wrong, 4)
+        strict = running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, p_min=0.96))).result().stats
+        assert (strict.drafted, strict.inactive_reason) == (0, "nothing-proposed")
+
+
+@pytest.mark.parametrize("markov", [{"confidence": False}, {"confidence": False, "declare_confidence": False}])
+def test_a_probability_without_a_confidence_head_is_refused(tmp_path: Path, markov: dict[str, Any]) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    draft = drafter(tmp_path / "draft.gguf", "anchor", error=0.25, **markov)
+    with engine(target, draft) as (running, _):
+        with pytest.raises(ConfigError, match=r"draft\.gguf has no confidence head .* p_min=0\.5 .* leave p_min at 0"):
+            running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, p_min=0.5)))
+        stats = running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, n_max=4))).result().stats
+        assert (stats.verified, stats.accepted) == expected(World(), PROMPTS[0], 96, World().wrong(0.25), 4)
+
+
+def test_short_drafts_are_dropped(tmp_path: Path) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    draft = drafter(tmp_path / "draft.gguf", "bonus", error=0.25)
+    with engine(target, draft) as (running, _):
+        wanted = spec(draft, RecordingDspark, n_max=4, n_min=3, p_min=0.5)
+        stats = running.submit(request(PROMPTS[0], wanted)).result().stats
+        lengths = {len(ids) for history, ids in strategy_of(running, wanted).drafts if len(history) < 19 + 90}
+    assert lengths == {0, 3, 4}
+    assert stats.accepted == stats.verified > 0
+
+
+# -- a peer -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "settings"),
+    [
+        ("llama", "dspark-anchor", {"n_max": 4, "p_min": 0.0}),
+        ("llama", "dspark-bonus", {"n_max": 7, "n_min": 2, "p_min": 0.5}),
+        ("qwen35", "dspark-anchor", {"n_max": 8, "n_min": 2, "p_min": 0.5}),
+        ("gemma4", "dspark-bonus", {"n_max": 3, "p_min": 0.0}),
+    ],
+)
+def test_llama_cpps_server_drafts_the_same(zoo: Zoo, target: str, name: str, settings: dict[str, Any]) -> None:
+    theirs = ask(zoo(target), PROMPTS[:1], kind="DRAFT_DSPARK", draft=zoo(name), max_tokens=96, **settings)
+    options = {"n_rs_seq": settings["n_max"]} if target == "qwen35" else {}
+    with engine(zoo(target), zoo(name), **options) as (running, opened):
+        done = running.submit(request(PROMPTS[0], spec(zoo(name), RecordingDspark, **settings))).result()
+        assert opened.vocab.detokenize(done.tokens).decode() == theirs[0]["choices"][0]["text"]
+        timings = theirs[0]["timings"]
+        assert (done.stats.verified, done.stats.accepted) == (timings["draft_n"], timings["draft_n_accepted"])
+        assert done.stats.accepted > 0
