@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from specframe import plugins
-from specframe.backends.llama.architectures import provides
+from specframe.backends.llama.architectures import provides, rollback_means
 from specframe.backends.llama.draft_kinds import draft_kind
 from specframe.backends.llama.gguf import GgufFile, LongArray, inspect
 from specframe.backends.llama.validation import validate_target
@@ -106,6 +106,7 @@ def describe(path: Path) -> dict[str, Any]:
         "tokenizer": file.metadata.get("tokenizer.ggml.model"),
         "chat_templates": sorted(templates_of(file.metadata)),
         "provides": list(need_names(provides(file.arch))),
+        "rollback": [means.value for means in rollback_means(file.arch)],
         "tensors": len(file.tensors),
         "metadata": {key: _plain(value) for key, value in file.metadata.items()},
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +15,8 @@ from specframe.cli.generating import StatsFlag, wants_stats
 from specframe.cli.model import ModelFlags
 from specframe.cli.output import summary
 from specframe.cli.sampling import SamplingFlags
-from specframe.core.errors import RequestTooLongError
+from specframe.cli.sessions import load_session, save_session
+from specframe.core.errors import ConfigError, RequestTooLongError
 
 if TYPE_CHECKING:
     from specframe.core.request import Completion
@@ -43,6 +45,7 @@ def register(app: typer.Typer) -> None:
         """Talk to a model. Commands: /reset, /exit, /help; Ctrl-C stops an answer. Reads lines from a pipe as well."""
         with model.load(template=template) as llm:
             conversation = Conversation(llm, sampling.params, model, system)
+            conversation.resume(load_session(llm, model.session))
             llm.template  # noqa: B018 -- a missing or broken one is better known before the first message
             if sys.stdin.isatty():
                 print(f"{llm.info.path.name}: {_HELP.replace(chr(10), '; ')}", file=sys.stderr)
@@ -61,6 +64,8 @@ def register(app: typer.Typer) -> None:
                     continue
                 if wants_stats(stats, verbose):
                     print(summary(completion), file=sys.stderr)
+            if conversation.has_answered:
+                save_session(llm, model.session, {"messages": conversation.messages})
 
 
 class Conversation:
@@ -72,7 +77,20 @@ class Conversation:
         self._flags = flags
         self._system = system
         self.messages: list[dict[str, str]] = []
+        self.has_answered = False
         self.reset()
+
+    def resume(self, notes: Mapping[str, Any]) -> None:
+        """Go on with the messages noted in a session. Raises ConfigError when their system message is another one."""
+        messages = notes.get("messages")
+        if not messages:
+            return
+        if self._system is not None and messages[0] != {"role": "system", "content": self._system}:
+            msg = "--system differs from what the conversation in the session began with; leave it out"
+            raise ConfigError(msg)
+        if messages[0]["role"] == "system":
+            self._system = messages[0]["content"]
+        self.messages = messages
 
     def reset(self) -> None:
         """Forget everything but the system message."""
@@ -81,10 +99,7 @@ class Conversation:
     def answer(self, text: str) -> Completion:
         """Print the answer to one message while it comes. Ctrl-C stops it; what was said until then stays said."""
         asked = [*self.messages, {"role": "user", "content": text}]
-        options = self._flags
-        with self._llm.stream_chat(
-            asked, max_tokens=options.max_tokens, stop=options.stop or (), sampling=self._sampling
-        ) as stream:
+        with self._llm.stream_chat(asked, **self._flags.answer(self._sampling)) as stream:
             try:
                 for chunk in stream:
                     print(chunk.text, end="", flush=True)
@@ -93,6 +108,7 @@ class Conversation:
                 print(" [stopped]", end="", file=sys.stderr)
             print(flush=True)
             completion = stream.result()
+        self.has_answered = True
         self.messages = [*asked, {"role": "assistant", "content": completion.text}]
         return completion
 

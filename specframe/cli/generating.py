@@ -12,6 +12,7 @@ from specframe.cli.command import EXIT_INTERRUPTED, JsonFlag, command
 from specframe.cli.model import ModelFlags
 from specframe.cli.output import completion_document, print_json, summary
 from specframe.cli.sampling import SamplingFlags
+from specframe.cli.sessions import load_session, save_session
 from specframe.core.errors import ConfigError
 
 StatsFlag = Annotated[
@@ -41,26 +42,20 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Continue a text: from --prompt, --prompt-file or stdin (one line end at its end is dropped)."""
         text = read_prompt(prompt, prompt_file)
-        with (
-            model.load() as llm,
-            llm.stream(
-                text,
-                max_tokens=model.max_tokens,
-                stop=model.stop or (),
-                parse_special=parse_special,
-                sampling=sampling.params,
-            ) as stream,
-        ):
-            interrupted = False
-            try:
-                for chunk in stream:
-                    if not as_json:
-                        print(chunk.text, end="", flush=True)
-            except KeyboardInterrupt:
-                # What was generated is worth as much as before; say what it is, then exit as interrupted.
-                interrupted = True
-                stream.close()
-            completion = stream.result()
+        with model.load() as llm:
+            notes = load_session(llm, model.session)
+            with llm.stream(text, **model.answer(sampling.params), parse_special=parse_special) as stream:
+                interrupted = False
+                try:
+                    for chunk in stream:
+                        if not as_json:
+                            print(chunk.text, end="", flush=True)
+                except KeyboardInterrupt:
+                    # What was generated is worth as much as before; say what it is, then exit as interrupted.
+                    interrupted = True
+                    stream.close()
+                completion = stream.result()
+            save_session(llm, model.session, notes)
         if as_json:
             print_json({"model": model.model, **completion_document(completion)})
         elif not completion.text.endswith("\n"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import attrs
 import typer
@@ -12,7 +12,9 @@ import typer
 from specframe.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from specframe.core.sampling import SamplingParams
     from specframe.llm import LLM
+    from specframe.llm.options import GenerateOptions
 
 _MODEL, _RUN = "Model", "Drafting"
 
@@ -57,6 +59,24 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         typer.Option("--stop", metavar="TEXT", help="Stop before this text; repeat for several."),
     ),
     (
+        "context_full",
+        Literal["stop", "shift"],
+        "stop",
+        typer.Option("--context-full", help="When the context is full: stop, or shift older tokens out; needs -n."),
+    ),
+    (
+        "n_keep",
+        int | None,
+        None,
+        typer.Option("--n-keep", min=0, help="Tokens at the beginning that a shift keeps; unset: 4."),
+    ),
+    (
+        "session",
+        Path | None,
+        None,
+        typer.Option("--session", metavar="FILE", help="Start from this file if it is there; written at the end."),
+    ),
+    (
         "ctx",
         int | None,
         None,
@@ -75,6 +95,17 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
     ),
     ("batch", int, 2048, typer.Option("--batch", min=1, help="Most tokens evaluated at once.", rich_help_panel=_MODEL)),
     (
+        "devices",
+        str | None,
+        None,
+        typer.Option(
+            "--devices",
+            metavar="NAMES",
+            help="Devices to use, by commas; none: processor only.",
+            rich_help_panel=_MODEL,
+        ),
+    ),
+    (
         "gpu_layers",
         int | None,
         None,
@@ -90,6 +121,35 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         bool,
         True,
         typer.Option("--flash-attn/--no-flash-attn", help="Off: drafting may change the text.", rich_help_panel=_MODEL),
+    ),
+    (
+        "ctx_checkpoints",
+        int,
+        8,
+        typer.Option(
+            "--ctx-checkpoints",
+            min=0,
+            help="Checkpoints kept of a prompt, for models with recurrent layers.",
+            rich_help_panel=_MODEL,
+        ),
+    ),
+    (
+        "checkpoint_interval",
+        int,
+        2048,
+        typer.Option("--checkpoint-interval", min=1, help="Tokens between two of them.", rich_help_panel=_MODEL),
+    ),
+    (
+        "checkpoint_mib",
+        int,
+        1024,
+        typer.Option("--checkpoint-mib", min=0, help="Most memory for them, in MiB.", rich_help_panel=_MODEL),
+    ),
+    (
+        "checkpoint_on_device",
+        bool,
+        False,
+        typer.Option("--checkpoint-on-device", help="Keep those of drafts in device memory.", rich_help_panel=_MODEL),
     ),
     (
         "library",
@@ -118,11 +178,19 @@ class ModelFlags:
     option: list[str] | None
     max_tokens: int | None
     stop: list[str] | None
+    context_full: Literal["stop", "shift"]
+    n_keep: int | None
+    session: Path | None
     ctx: int | None
     threads: int | None
     batch: int
+    devices: str | None
     gpu_layers: int | None
     flash_attn: bool
+    ctx_checkpoints: int
+    checkpoint_interval: int
+    checkpoint_mib: int
+    checkpoint_on_device: bool
     library: Path | None
     fetch: bool
 
@@ -141,13 +209,28 @@ class ModelFlags:
 
     @classmethod
     def from_cli(cls, values: dict[str, Any]) -> ModelFlags:
-        """Raises ConfigError for options without a strategy to use them."""
+        """Raises ConfigError for options without anything that uses them."""
         flags = cls(**values)
         if flags.strategy == "none" and (flags.draft or flags.option):
             given = "--draft" if flags.draft else "--option"
             msg = f"{given} needs a strategy to use it; choose one with --strategy (see: specframe strategies)"
             raise ConfigError(msg)
+        if flags.n_keep is not None and flags.context_full != "shift":
+            msg = "--n-keep says what a shift keeps; add --context-full shift, or leave it out"
+            raise ConfigError(msg)
         return flags
+
+    def answer(self, sampling: SamplingParams) -> GenerateOptions:
+        """What every answer is asked for with."""
+        options: GenerateOptions = {
+            "sampling": sampling,
+            "max_tokens": self.max_tokens,
+            "stop": self.stop or (),
+            "context_full": self.context_full,
+        }
+        if self.n_keep is not None:
+            options["n_keep"] = self.n_keep
+        return options
 
     def load(self, *, template: Path | None = None) -> LLM:
         """Open the model. Raises ConfigError or BackendError."""
@@ -170,8 +253,13 @@ class ModelFlags:
             n_ctx=self.ctx,
             threads=self.threads,
             n_batch=self.batch,
+            devices=self.devices,
             n_gpu_layers=self.gpu_layers,
             flash_attn=self.flash_attn,
+            ctx_checkpoints=self.ctx_checkpoints,
+            checkpoint_interval=self.checkpoint_interval,
+            checkpoint_mib=self.checkpoint_mib,
+            checkpoint_on_device=self.checkpoint_on_device,
             library=self.library,
             template=template,
         )

@@ -88,6 +88,7 @@ def summary(completion: Completion) -> str:
     ]
     if completion.strategy != "none":
         lines.append(f"strategy {completion.strategy}: {_drafting(completion)}")
+        lines.append(f"rollback by {stats.rollback_means}: {_rollbacks(completion)}")
     return "\n".join(lines)
 
 
@@ -101,3 +102,13 @@ def _drafting(completion: Completion) -> str:
         f"{length:.2f} tokens per drafted step, {stats.steps} steps for {stats.emitted} tokens"
     )
     return text if stats.inactive_reason is None else f"{text}; then off: {stats.inactive_reason}"
+
+
+def _rollbacks(completion: Completion) -> str:
+    stats = completion.stats
+    parts = [f"{count} by {means}" for means, count in sorted(stats.rollbacks.items())] or ["none needed"]
+    if stats.checkpoints:
+        parts.append(f"{stats.checkpoints} checkpoints taken in {stats.seconds['checkpoint'] * 1000:.1f} ms")
+    if stats.restores:
+        parts.append(f"{stats.restores} restored in {stats.restore_s * 1000:.1f} ms")
+    return ", ".join(parts)

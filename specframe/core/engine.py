@@ -98,6 +98,7 @@ class Engine:
             self._check_open()
             sampler = self._target.make_sampler(request.sampling, request.prompt)
             active = ActiveRequest(request, self._target.vocab, self._info.n_ctx, sampler)
+            active.stats.rollback_means = self._info.rollback_means
             try:
                 self._attach_drafter(active)
             except BaseException:
@@ -145,7 +146,10 @@ class Engine:
             else:
                 known.sort(key=lambda slot: slot.last_used)
             if not known:
-                msg = "there is nothing to save: no finished request left anything of this prompt in memory"
+                msg = (
+                    "there is nothing to save: no finished request left anything of this prompt in memory, or its "
+                    "context was full and lost a part"
+                )
                 raise ConfigError(msg)
             slot = known[-1]
             states = dict(slot.strategy_states)

@@ -63,6 +63,8 @@ class TargetInfo:
     """Tokens that can be cut after a decode; only read when ``rollback`` is BOUNDED."""
     checkpoints: bool = True
     """``checkpoint`` and ``restore`` work; always so when ``rollback`` is SNAPSHOT."""
+    checkpoint_on_device: bool = False
+    """Checkpoints that need not last are kept in device memory."""
     n_outputs: int | None = None
     """Most logits rows in one decode; None means ``n_batch``."""
     exact_width: int | None = None
@@ -77,6 +79,23 @@ class TargetInfo:
     def max_outputs(self) -> int:
         """Most logits rows one decode may ask for."""
         return self.n_batch if self.n_outputs is None else min(self.n_outputs, self.n_batch)
+
+    @property
+    def checkpoint_place(self) -> str | None:
+        """Where the checkpoint that guards a verification is kept, ``host`` or ``device``; None: none is ever taken."""
+        if self.rollback is Rollback.TRUNCATE or not self.checkpoints:
+            return None
+        return "device" if self.checkpoint_on_device else "host"
+
+    @property
+    def rollback_means(self) -> str:
+        """How a rejected draft is taken back: ``truncate``, ``bounded (3 tokens), snapshot (host)`` and the like."""
+        means = [] if self.rollback is Rollback.SNAPSHOT else [self.rollback.value]
+        if self.rollback is Rollback.BOUNDED:
+            means[0] += f" ({self.rollback_depth} tokens)"
+        if self.checkpoint_place is not None:
+            means.append(f"{Rollback.SNAPSHOT.value} ({self.checkpoint_place})")
+        return ", ".join(means)
 
 
 @attrs.frozen

@@ -107,6 +107,8 @@ class ActiveRequest:
         reason, detail = self.finish or (FinishReason.ERROR, "error")
         if self._stream.matched is None and (tail := self._stream.finish()):
             self._text.append(tail)
+        if self.slot is not None:
+            self.stats.restores, self.stats.restore_s = self.slot.n_restores, self.slot.restore_s
         self.stats.total_s = time.perf_counter() - self._submitted_at
         self.deliver()
         self.completion = Completion(

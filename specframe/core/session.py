@@ -39,6 +39,8 @@ class Session:
     """``Target.save_state`` of it."""
     strategies: Mapping[str, bytes] = attrs.field(factory=dict, repr=False)
     """What strategies keep of it, by :func:`strategy_key`."""
+    notes: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """What an application keeps with it, such as the messages of a chat; JSON-ready."""
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write it to ``path``, all of it or nothing; a file that is there is replaced."""
@@ -48,6 +50,7 @@ class Session:
             "specframe": importlib.metadata.version("specframe"),
             "identity": dict(self.identity),
             "tokens": list(self.tokens),
+            "notes": dict(self.notes),
             "parts": [[name, len(data)] for name, data in parts],
         }
         text = json.dumps(header, separators=(",", ":")).encode()
@@ -78,7 +81,13 @@ class Session:
             parts[name] = body[end : end + length]
             end += length
         state = parts.pop("state")
-        return cls(identity=header["identity"], tokens=tuple(header["tokens"]), state=state, strategies=parts)
+        return cls(
+            identity=header["identity"],
+            tokens=tuple(header["tokens"]),
+            state=state,
+            strategies=parts,
+            notes=header["notes"],
+        )
 
     def check_fits(self, identity: Mapping[str, Any]) -> None:
         """Raise ConfigError naming the first thing that differs between the target that made it and this one."""

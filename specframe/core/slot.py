@@ -7,6 +7,7 @@ The state is three facts: ``tokens`` (committed, append-only while a request run
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 import attrs
@@ -14,6 +15,7 @@ import attrs
 from specframe.core.errors import BackendError, SessionPoisonedError
 from specframe.core.history import common_prefix
 from specframe.core.ports import Checkpoint, Rollback, Target
+from specframe.core.validators import whole_number
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +28,16 @@ class PromptCheckpoints:
     still works; such a prompt is then evaluated from its beginning.
     """
 
-    count: int = attrs.field(default=8, validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)])
-    interval: int = attrs.field(default=2048, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    count: int = attrs.field(default=8, validator=whole_number(0, way_out="ctx_checkpoints=0 keeps none"))
+    interval: int = attrs.field(
+        default=2048, validator=whole_number(1, way_out="checkpoint_interval=2048 is the default")
+    )
     """Tokens between two checkpoints of a long prompt."""
-    tail: int = attrs.field(default=4, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    tail: int = attrs.field(default=4, validator=whole_number(1, way_out="4 is the default"))
     """The last checkpoint is this many tokens before the end of the prompt, where a next turn often departs."""
-    max_bytes: int = attrs.field(default=1 << 30, validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)])
+    max_bytes: int = attrs.field(
+        default=1 << 30, validator=whole_number(0, way_out="checkpoint_mib=1024 is the default")
+    )
     """Most memory the checkpoints of one sequence may take."""
 
 
@@ -55,6 +61,9 @@ class Slot:
         self.in_flight = True
         """Memory is unknown: a decode was submitted and not reconciled yet, or nobody looked at it so far."""
         self.last_used = 0
+        self.n_restores = 0
+        """Checkpoints restored since the latest request started here."""
+        self.restore_s = 0.0
 
     @property
     def n_pending(self) -> int:
@@ -69,6 +78,7 @@ class Slot:
 
     def start(self, prompt: Sequence[int], *, reuse: bool) -> int:
         """Take ``prompt`` as the committed tokens; returns how many of them memory still holds."""
+        self.n_restores, self.restore_s = 0, 0.0
         self.ensure_settled()
         self.shrink(self.common_prefix(prompt) if reuse else 0)
         self.n_pure = None
@@ -168,6 +178,7 @@ class Slot:
     def restore(self, checkpoint: Checkpoint) -> str:
         """Bring memory back to ``checkpoint``; falls back to starting over. Returns the means used."""
         was_in_flight, self.in_flight = self.in_flight, True
+        started = time.perf_counter()
         try:
             self._target.restore(checkpoint)
         except (BackendError, MemoryError) as error:
@@ -176,6 +187,8 @@ class Slot:
             return "replay"
         self.n_past = checkpoint.n_past
         self.in_flight = was_in_flight
+        self.n_restores += 1
+        self.restore_s += time.perf_counter() - started
         return "snapshot"
 
     def reset(self) -> None:

@@ -41,12 +41,18 @@ class RequestStats:
     """``[i]``: drafts of more than ``i`` tokens that were verified."""
     accepted_per_position: list[int] = attrs.field(factory=list)
     """``[i]``: those of them whose token at ``i`` was accepted."""
+    rollback_means: str = ""
+    """How this target takes a rejected draft back: ``TargetInfo.rollback_means``."""
     rollbacks: dict[str, int] = attrs.field(factory=dict)
     """Rollbacks by the means used: truncate, bounded, snapshot, replay."""
     checkpoints: int = 0
-    """Checkpoints taken."""
+    """Checkpoints taken, of the prompt and before verifications; their seconds are the phase ``checkpoint``."""
     checkpoint_bytes: int = 0
     """Size of the largest checkpoint taken."""
+    restores: int = 0
+    """Checkpoints restored: for the prompt, after rejections and after failures."""
+    restore_s: float = 0.0
+    """Seconds of that; after a rejection they are a part of the phase ``rollback``."""
     shifts: int = 0
     """Times the context was full and a part of it was dropped."""
     seconds: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(PHASES, 0.0))

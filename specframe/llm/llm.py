@@ -25,6 +25,7 @@ from specframe.core.ports import Target, Vocab
 from specframe.core.request import Completion
 from specframe.core.sampling import SamplingParams
 from specframe.core.session import Session
+from specframe.core.slot import PromptCheckpoints
 from specframe.llm.options import (
     ChatOptions,
     GenerateOptions,
@@ -85,6 +86,10 @@ class LLMInfo:
     """Requests that run at once; more are queued."""
     rollback: str
     """How memory can be brought back after a rejection: ``truncate``, ``bounded`` or ``snapshot``."""
+    rollback_depth: int
+    """Rejected tokens that ``bounded`` memory takes back by itself; 0 for the others."""
+    checkpoints: str | None
+    """Where a checkpoint for longer rejections is kept: ``host`` or ``device``; None: memory needs none."""
     library: str
     """Where llama.cpp comes from, and its path."""
     chat_templates: tuple[str, ...]
@@ -156,10 +161,11 @@ class LLM:
         template: Callable[[], ChatTemplate],
         sampling: SamplingParams | None = None,
         observers: Sequence[Observer] = (),
+        checkpoints: PromptCheckpoints | None = None,
         close_model: Callable[[], None] = lambda: None,
     ) -> None:
         """Take ownership of ``target`` and of what ``close_model`` closes."""
-        self._engine = Engine(target, observers=observers)
+        self._engine = Engine(target, observers=observers, checkpoints=checkpoints)
         self._tokenizer = tokenizer
         self._info = info
         self._chooser = chooser or StrategyChooser()

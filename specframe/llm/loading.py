@@ -12,6 +12,7 @@ from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
+from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import StrategySpec
 from specframe.llm.llm import LLM, LLMInfo
 from specframe.llm.options import StrategyChoice, StrategyChooser
@@ -38,7 +39,12 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     parallel: int = 1,
     threads: int | None = None,
     flash_attn: bool = True,
+    devices: str | Sequence[str] | None = None,
     n_gpu_layers: int | None = None,
+    ctx_checkpoints: int = 8,
+    checkpoint_interval: int = 2048,
+    checkpoint_mib: int = 1024,
+    checkpoint_on_device: bool = False,
     library: str | os.PathLike[str] | None = None,
     fetch: bool = False,
     template: str | os.PathLike[str] | ChatTemplate | None = None,
@@ -61,7 +67,15 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         parallel: Requests that run at once.
         threads: Processor threads; unset: as many as the machine has cores to use.
         flash_attn: Needed for logits that do not depend on the width of a batch; see docs/losslessness.md.
+        devices: Names of devices to offload to (``specframe doctor`` lists them), ``"none"`` for the processor only;
+            unset: all there are. Draft files go there as well, unless the strategy has an option that says otherwise.
         n_gpu_layers: Layers to keep on a GPU; unset: all that a GPU build can take.
+        ctx_checkpoints: Most checkpoints to keep of the prompt of each sequence, for memory that cannot be cut at will
+            (recurrent, hybrid): a later prompt that shares a part of it starts from there. 0: from its beginning.
+        checkpoint_interval: Tokens between two of them in a long prompt.
+        checkpoint_mib: Most memory they may take, per sequence, in MiB.
+        checkpoint_on_device: Keep the checkpoints that guard verifications in device memory, where they cost no
+            transfer; those of prompts are kept on the host.
         library: A llama.cpp library to use and no other.
         fetch: Download a catalogue model that is not cached yet.
         template: Chat template to use instead of the model's: a template or a file.
@@ -94,7 +108,8 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     if wanted is not None:
         wanted.cls.check_files(path, wanted.draft_path)
         needed = wanted.cls.model_options(wanted.options, wanted.draft_path)
-    opened = Model(path, library=native, n_gpu_layers=n_gpu_layers, progress=progress, **needed)
+    checkpoints = _checkpoints(ctx_checkpoints, checkpoint_interval, checkpoint_mib)
+    opened = Model(path, library=native, devices=devices, n_gpu_layers=n_gpu_layers, progress=progress, **needed)
     try:
         target = LlamaTarget(
             opened,
@@ -104,6 +119,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
             n_seq=parallel,
             n_threads=threads,
             flash_attn=flash_attn,
+            checkpoint_on_device=checkpoint_on_device,
             n_rs_seq=_rollback_depth(wanted, n_batch=min(n_batch, n_ubatch)),
         )
         return LLM(
@@ -114,6 +130,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
             template=lambda: _template(opened, template),
             sampling=sampling,
             observers=watching,
+            checkpoints=checkpoints,
             close_model=opened.close,
         )
     except BaseException:
@@ -132,6 +149,11 @@ def context_length(asked: int | None, trained: int) -> int:
         log.warning("n_ctx %d is more than the %d tokens the model was trained with; using %d", asked, trained, trained)
         return trained
     return asked
+
+
+def _checkpoints(count: int, interval: int, mib: int) -> PromptCheckpoints:
+    whole = isinstance(mib, int) and not isinstance(mib, bool)
+    return PromptCheckpoints(count=count, interval=interval, max_bytes=mib << 20 if whole else mib)
 
 
 def _rollback_depth(spec: StrategySpec | None, *, n_batch: int) -> int:
@@ -177,6 +199,8 @@ def _info(model: Model, target: LlamaTarget) -> LLMInfo:
         n_batch=info.n_batch,
         n_seq=info.n_seq,
         rollback=info.rollback.value,
+        rollback_depth=info.rollback_depth,
+        checkpoints=info.checkpoint_place,
         library=f"{model.library.source} ({model.library.path})",
         chat_templates=tuple(sorted(templates_of(model.metadata))),
     )

@@ -42,8 +42,20 @@ def llama_services(strategy: str, context: StrategyContext) -> LlamaServices:
 
 
 def draft_model(services: LlamaServices, path: Path | None, **options: Any) -> tuple[Model, bool]:
-    """The model to draft with, and whether it was opened here and has to be closed: the target's own without a path."""
-    return (services.model, False) if path is None else (services.open_model(path, **options), True)
+    """The model to draft with, and whether it was opened here and has to be closed: the target's own without a path.
+
+    Raises:
+        ConfigError: the file cannot be opened like this, or there is none and an option says where it should go.
+    """
+    if path is not None:
+        return services.open_model(path, **options), True
+    for name in ("devices", "n_gpu_layers"):
+        if options.get(name) is not None:
+            raise ConfigError(
+                f"option {name!r} ({options[name]!r}) is for a draft file, and none was given: the layers to draft "
+                "with are in the target's file and stay where the target is; leave it out"
+            )
+    return services.model, False
 
 
 def suits_file(strategy: str, target: Path, draft: Path | None) -> Suitability:

@@ -58,6 +58,11 @@ class MtpOptions:
     threads: int | None = attrs.field(
         default=None, validator=_UNSET(whole_number(1, 512)), metadata={"doc": "threads; the target's unless set"}
     )
+    devices: str | None = attrs.field(
+        default=None,
+        validator=_UNSET(attrs.validators.instance_of(str)),
+        metadata={"doc": "devices of the draft file, separated by commas, or none; the target's unless set"},
+    )
     n_gpu_layers: int | None = attrs.field(
         default=None,
         validator=_UNSET(whole_number(0, 2**31 - 1)),
@@ -151,7 +156,9 @@ class Mtp(BatchStrategy):
             )
             raise ConfigError(msg)
         self._entry = DraftEntry
-        self._model, self._owned = draft_model(services, path, load_mtp=True, n_gpu_layers=options.n_gpu_layers)
+        self._model, self._owned = draft_model(
+            services, path, load_mtp=True, devices=options.devices, n_gpu_layers=options.n_gpu_layers
+        )
         try:
             self._context = services.open_heads(
                 self._model,

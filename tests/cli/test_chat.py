@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,22 @@ def test_an_interrupt_stops_the_answer_and_stays(cli: Cli, model: Path, interrup
     assert whole[0].startswith(stopped)
     assert len(stopped) < len(whole[0])
     assert second
+
+
+def test_a_session_goes_on_with_the_conversation(cli: Cli, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.session"
+    chat = ("chat", model, *GREEDY, "--stats", "--session", file)
+    first = cli(*chat, "--system", "be brief", stdin="hello\n")
+    second = cli(*chat, stdin="and\n")
+    assert first.out + second.out == expected(model, "hello", "and", system="be brief")
+    n_prompt, cached = (int(n) for n in re.findall(r"(\d+) (?:prompt tokens|from memory)", second.err))
+    assert n_prompt > cached >= int(first.err.split()[0])
+    other = cli(*chat, "--system", "be long", stdin="and\n")
+    assert (other.code, other.out) == (2, "")
+    assert "--system differs" in other.err
+
+
+def test_a_chat_without_a_message_writes_no_session(cli: Cli, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.session"
+    assert cli("chat", model, "--session", file, stdin="/help\n").code == 0
+    assert not file.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import specframe
 from specframe.cli.sampling import FLAGS, SamplingFlags
 from specframe.core.errors import ConfigError
 from specframe.core.sampling import SamplingParams
+from specframe.core.session import Session
 
 Cli = Callable[..., Any]
 GREEDY = ("--temperature", "0", "-n", "12")
@@ -120,6 +122,14 @@ def test_statistics_on_request(cli: Cli, model: Path) -> None:
         (["--grammar", "a", "--grammar-file", "b"], "not both"),
         (["--grammar-file", "nowhere"], "cannot read the grammar"),
         (["--library", "nowhere.so"], "nowhere.so"),
+        (["--devices", "CUDA9"], "knows CPU"),
+        (["--devices", ","], "devices must be names"),
+        (["--n-keep", "2"], "add --context-full shift"),
+        (["--context-full", "shift"], "max_tokens"),
+        (["--context-full", "bend"], "'stop', 'shift'"),
+        (["--ctx-checkpoints", "-1"], "--ctx-checkpoints"),
+        (["--session", "nowhere/file"], "there is no directory 'nowhere'"),
+        (["--session", "."], "cannot read the session"),
         (["--temprature", "1"], "--temperature"),
         (["-n", "-1"], "--max-tokens"),
         (["--stop", ""], "stop"),
@@ -133,6 +143,85 @@ def test_what_cannot_work_is_exit_2_and_one_clear_message(
     assert problem in answer.err
     assert "Traceback" not in answer.err
     assert answer.out == ""
+
+
+def test_a_session_goes_on_where_the_last_one_ended(cli: Cli, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "kept.session"
+    first = cli("generate", model, "-p", "abc", "--json", "--session", file, *GREEDY).document
+    assert first["stats"]["cached_tokens"] == 0
+    prompt = "abc" + first["text"] + "def"
+    second = cli("generate", model, "-p", prompt, "--json", "--session", file, *GREEDY).document
+    assert second["stats"]["cached_tokens"] >= first["prompt_tokens"] + 11
+    assert second["tokens"] == cli("generate", model, "-p", prompt, "--json", *GREEDY).document["tokens"]
+
+
+def test_a_session_that_does_not_fit_is_refused(
+    cli: Cli, model: Path, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "kept.session"
+    assert cli("generate", model, "-p", "abc", "--session", file, *GREEDY).code == 0
+    kept = file.read_bytes()
+    other = cli("generate", zoo("qwen35"), "-p", "abc", "--session", file, *GREEDY)
+    assert (other.code, other.out) == (2, "")
+    assert "this session was made with" in other.err
+    file.write_bytes(kept[:-1])
+    damaged = cli("generate", model, "-p", "abc", "--session", file, *GREEDY)
+    assert (damaged.code, damaged.out) == (2, "")
+    assert "is damaged" in damaged.err
+
+
+def test_a_session_that_cannot_be_written_is_exit_1(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Session, "write", fail)
+    answer = cli("generate", model, "-p", "abc", "--session", tmp_path / "x", *GREEDY)
+    assert answer.code == 1
+    assert answer.err == "specframe: error: cannot write the session: [Errno 28] No space left on device\n"
+
+
+def test_a_full_context_can_be_shifted(cli: Cli, model: Path) -> None:
+    prompt = ("generate", model, "-p", "abc", "--json", "--ctx", "32", "--temperature", "0", "-n", "60")
+    assert cli(*prompt).document["stop_detail"] == "context-full"
+    shifted = cli(*prompt, "--context-full", "shift", "--n-keep", "2").document
+    assert (shifted["completion_tokens"], shifted["stop_detail"]) == (60, "max-tokens")
+    assert shifted["stats"]["shifts"] > 0
+
+
+def test_checkpoint_options_reach_the_engine(cli: Cli, zoo: Callable[[str], Path]) -> None:
+    """A prompt of 40 tokens on memory that cannot be cut; with an interval of 10 there is room for three."""
+    prompt = ("generate", zoo("qwen35"), "-p", "abcdefghij" * 4, "--json", *GREEDY)
+    taken = {
+        arguments: cli(*prompt, *arguments).document["stats"]["checkpoints"]
+        for arguments in (
+            (), ("--checkpoint-interval", "10"), ("--ctx-checkpoints", "0"), ("--checkpoint-mib", "0"),
+        )
+    }  # fmt: skip
+    assert list(taken.values()) == [1, 4, 0, 0]
+    means = cli(*prompt, "--checkpoint-on-device").document["stats"]["rollback_means"]
+    assert means == "snapshot (device)"
+
+
+def test_the_summary_says_how_drafts_are_taken_back(cli: Cli, zoo: Callable[[str], Path]) -> None:
+    prompt = (
+        "generate",
+        zoo("qwen35"),
+        "-p",
+        "abcabcabcabc",
+        "-s",
+        "ngram-k",
+        "-o",
+        "n=1",
+        "--stats",
+        *GREEDY[:2],
+        "-n",
+        "80",
+    )
+    [line] = [line for line in cli(*prompt).err.splitlines() if line.startswith("rollback by")]
+    assert line.startswith("rollback by snapshot (host): ")
+    assert re.search(r" \d+ by snapshot, \d+ checkpoints taken in [\d.]+ ms, \d+ restored in [\d.]+ ms$", line)
 
 
 def test_no_traceback_unless_verbose(cli: Cli) -> None:

@@ -9,6 +9,8 @@ import attrs
 import numpy as np
 import pytest
 
+from specframe.backends.llama.architectures import rollback_means
+from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import ConfigError, RollbackError
 from specframe.core.ports import BatchEntry, Logits, Rollback
@@ -217,3 +219,12 @@ def test_width_does_not_change_logits_of_the_real_model(smollm2: Any, n_before: 
         for width in (2, 3, 5, 8, 16, 63):
             opened.truncate(0, n_before)
             np.testing.assert_array_equal(feed(opened, rest[:width]), single[:width])
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma4", "step35-mtp3", "qwen35", "qwen35-mtp"])
+def test_metadata_alone_says_how_drafts_are_taken_back(zoo: Zoo, name: str) -> None:
+    found = []
+    for n_rs_seq in (2, 0):
+        with target(zoo(name), n_rs_seq=n_rs_seq) as opened:
+            found.append(opened.info.rollback)
+    assert tuple(dict.fromkeys(found)) == rollback_means(inspect(zoo(name)).arch)

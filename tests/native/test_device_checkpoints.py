@@ -72,3 +72,19 @@ def test_drafting_changes_nothing(zoo: Zoo) -> None:
             done = generation.result()
             assert done.tokens == plain.tokens
             assert done.stats.rollbacks["snapshot"] > 0
+
+
+def test_where_checkpoints_are_is_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    expected = {
+        ("llama", False): (None, "truncate"),
+        ("qwen35", False): ("host", "snapshot (host)"),
+        ("qwen35", True): ("device", "snapshot (device)"),
+        ("gemma4", False): ("host", "snapshot (host)"),
+        ("gemma4", True): ("host", "snapshot (host)"),
+    }
+    for (name, on_device), told in expected.items():
+        caplog.clear()
+        with target(zoo(name), checkpoint_on_device=on_device, swa_full=False) as opened:
+            assert (opened.info.checkpoint_place, opened.info.rollback_means) == told
+        warned = [r for r in caplog.records if "checkpoint_on_device does not work" in r.getMessage()]
+        assert len(warned) == ((name, on_device) == ("gemma4", True))

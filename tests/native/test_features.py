@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specframe.backends.llama import architectures
 from specframe.backends.llama.architectures import HIDDEN, LAYER_INPUTS
 from specframe.backends.llama.context import Context
+from specframe.backends.llama.library import load_library
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import BackendError, ClosedError, ConfigError
@@ -197,3 +199,11 @@ def test_a_failed_decode_leaves_no_features(zoo: Zoo, monkeypatch: pytest.Monkey
                 opened.decode([BatchEntry(0, 0, [1], 1)])
         with pytest.raises(BackendError, match="last decode failed"):
             opened.decoded()
+
+
+def test_every_architecture_that_is_named_exists() -> None:
+    """A name of a source file instead of one of ``general.architecture`` would match no model."""
+    binary = load_library().path.read_bytes()
+    named = frozenset[str]().union(*(v for v in vars(architectures).values() if isinstance(v, frozenset)))
+    assert {"nemotron_h", "qwen35", "mamba2"} < named
+    assert {name for name in named if f"{name}\0".encode() not in binary} == set()

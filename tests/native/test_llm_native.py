@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import specframe
+from specframe.compatibility import describe
 from specframe.core.request import FinishReason
 from specframe.llm import LLM
 
@@ -168,3 +169,46 @@ def test_models_loaded_one_after_the_other_do_not_pile_up(zoo: Zoo) -> None:
 def _resident() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * 4096
+
+
+@pytest.mark.parametrize("strategy", ["none", "ngram-k", "mtp"])
+@pytest.mark.parametrize(
+    ("limits", "n_cached"),
+    [
+        ({"ctx_checkpoints": 0}, 0),
+        ({"checkpoint_mib": 0}, 0),
+        ({}, 596),
+        ({"ctx_checkpoints": 1, "checkpoint_interval": 200}, 596),
+        ({"checkpoint_interval": 200, "checkpoint_on_device": True}, 596),
+    ],
+    ids=str,
+)
+def test_prompt_checkpoints_of_a_hybrid_model(zoo: Zoo, limits: dict[str, Any], n_cached: int, strategy: str) -> None:
+    """With none of them a prompt that departs from an earlier one is evaluated anew; nothing else changes."""
+    prompt = list(b"the quick brown fox " * 30)
+    other = [*prompt[:598], *b"a cat"]
+    greedy: dict[str, Any] = {"max_tokens": 30, "temperature": 0}
+    with specframe.load(zoo("qwen35-mtp"), strategy=strategy, n_ctx=1024, threads=1, parallel=2, **limits) as llm:
+        first = llm.generate(prompt, **greedy)
+        second = llm.generate(other, **greedy)
+        assert abs(second.stats.cached_tokens - n_cached) <= 1
+        assert second.tokens == llm.generate(other, **greedy, reuse_prefix=False, strategy="none").tokens
+        assert first.tokens == llm.generate(prompt, **greedy, reuse_prefix=False, strategy="none").tokens
+        # Nothing is lost for good: both sequences still take requests.
+        assert llm.generate(prompt, **greedy).tokens == first.tokens
+
+
+def test_how_memory_is_brought_back_is_told(zoo: Zoo) -> None:
+    seen = {}
+    for name, strategy in (("llama", "none"), ("qwen35-mtp", "none"), ("qwen35-mtp", "mtp")):
+        with specframe.load(zoo(name), strategy=strategy, n_ctx=256, threads=1) as llm:
+            info = llm.info
+            seen[name, strategy] = (info.rollback, info.rollback_depth, info.checkpoints)
+            document = describe(zoo(name))
+            assert info.rollback in document["rollback"]
+            assert llm.generate("abc", max_tokens=2).stats.rollback_means
+    assert seen == {
+        ("llama", "none"): ("truncate", 0, None),
+        ("qwen35-mtp", "none"): ("snapshot", 0, "host"),
+        ("qwen35-mtp", "mtp"): ("bounded", 3, "host"),
+    }

@@ -98,6 +98,8 @@ def make(
         n_batch=64,
         n_seq=n_seq,
         rollback="truncate",
+        rollback_depth=0,
+        checkpoints=None,
         library="",
         chat_templates=(),
     )

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from specframe.core.engine import Engine
+from specframe.core.errors import ConfigError
 from specframe.core.ports import Rollback
 from specframe.core.request import Completion, Request
 from specframe.core.slot import PromptCheckpoints, Slot
@@ -238,3 +239,18 @@ def test_a_slot_falls_back_to_the_longest_prefix_that_is_short_enough() -> None:
         assert (slot.n_past, target.n_past(0), _kept(engine)) == (48, 48, [32, 48])
         assert slot.fall_back(31) == "replay"
         assert (slot.n_past, target.n_past(0), _kept(engine)) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "option"),
+    [
+        ("count", -1, "ctx_checkpoints"),
+        ("count", True, "ctx_checkpoints"),
+        ("interval", 0, "checkpoint_interval"),
+        ("max_bytes", -1 << 20, "checkpoint_mib"),
+        ("max_bytes", 1.5, "checkpoint_mib"),
+    ],
+)
+def test_limits_that_make_no_sense_name_the_option(field: str, value: Any, option: str) -> None:
+    with pytest.raises(ConfigError, match=option):
+        PromptCheckpoints(**{field: value})

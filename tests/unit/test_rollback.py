@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import attrs
 import pytest
 
 from specframe.core.engine import Engine
@@ -156,3 +157,38 @@ def test_a_step_that_commits_nothing_cannot_be_cut_away() -> None:
             engine.submit(ask(logits_processors=[broken])).result()
         following = ask(prompt=(*_TAPE[: len(PROMPT) + 5], 3))
         assert_plain(ScriptedTarget(), following, engine.submit(following).result())
+
+
+@pytest.mark.parametrize(
+    ("memory", "means", "place"),
+    [
+        ({}, "truncate", None),
+        (_LIAR, "bounded (3 tokens), snapshot (host)", "host"),
+        ({**_LIAR, "checkpoints": False}, "bounded (3 tokens)", None),
+        ({"rollback": Rollback.SNAPSHOT}, "snapshot (host)", "host"),
+    ],
+)
+def test_the_means_of_a_target_are_told(memory: dict[str, Any], means: str, place: str | None) -> None:
+    target = ScriptedTarget(**memory)
+    assert target.info.rollback_means == means
+    assert target.info.checkpoint_place == place
+    assert run(target, ask(2)).stats.rollback_means == means
+
+
+def test_checkpoints_in_device_memory_are_told() -> None:
+    info = attrs.evolve(ScriptedTarget(rollback=Rollback.SNAPSHOT).info, checkpoint_on_device=True)
+    assert info.rollback_means == "snapshot (device)"
+
+
+def test_restores_are_counted_and_timed_per_request() -> None:
+    target = ScriptedTarget(rollback=Rollback.SNAPSHOT)
+    with Engine(target, scheduler=Unlimited) as engine:
+        drafted = engine.submit(ask(24, strategy=poison(_TAPE, 1, 4))).result().stats
+        assert drafted.restores == drafted.rollbacks["snapshot"] == target.count("restore") > 3
+        assert 0 < drafted.restore_s < drafted.seconds["rollback"]
+        # The next one begins like it and departs inside the prompt: it starts from the checkpoint there.
+        following = engine.submit(ask(2, prompt=(*PROMPT[:2], 9, 9))).result().stats
+        assert (following.restores, following.cached_tokens, following.rollbacks) == (1, 1, {})
+        assert following.restore_s > 0
+        unrelated = engine.submit(ask(2, prompt=(9, 8, 7))).result().stats
+        assert (unrelated.restores, unrelated.restore_s) == (0, 0.0)

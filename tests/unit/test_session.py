@@ -272,3 +272,11 @@ def test_other_options_or_another_draft_file_have_another_name(tmp_path: Path) -
         path.write_bytes(bytes(size))
         keys.add(strategy_key(StrategySpec(_Keeper, NoOptions(), path)))
     assert len(keys) == 6
+
+
+def test_what_an_application_notes_comes_back(tmp_path: Path) -> None:
+    notes = {"messages": [{"role": "user", "content": "h\u00e9llo"}]}
+    attrs.evolve(_saved({}), notes=notes).write(tmp_path / "s")
+    assert Session.read(tmp_path / "s").notes == notes
+    _saved({}).write(tmp_path / "s")
+    assert Session.read(tmp_path / "s").notes == {}

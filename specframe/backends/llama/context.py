@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import weakref
@@ -22,6 +23,8 @@ from specframe.backends.llama.native_context import NativeContext, native_rows
 from specframe.backends.llama.status import check, failure
 from specframe.core.errors import BackendError, ClosedError, ConfigError
 from specframe.core.ports import BatchEntry, Decoded, Logits, Need, Rollback
+
+log = logging.getLogger("specframe.llama.context")
 
 
 class Context:
@@ -83,13 +86,19 @@ class Context:
                 n_seq=self.n_seq, n_batch=self.n_batch,
             )  # fmt: skip
         self.rollback: Rollback = rollback_kind(self.model.facts, n_rs_seq=self.n_rs_seq, swa_full=options.swa_full)
+        # Cells of a sliding window may be scattered differently when they are restored, which ends the process.
+        self.checkpoint_on_device = options.checkpoint_on_device and not self.model.facts.n_swa
+        if options.checkpoint_on_device and not self.checkpoint_on_device and self.rollback is not Rollback.TRUNCATE:
+            log.warning(
+                "checkpoints of %s are kept on the host: checkpoint_on_device does not work with sliding windows",
+                self.model.path.name,
+            )
         self.memory = Memory(
             self,
             n_seq=self.n_seq,
             kind=self.rollback,
             depth=self.n_rs_seq,
-            # Cells of a sliding window may be scattered differently when they are restored, which ends the process.
-            checkpoint_on_device=options.checkpoint_on_device and not self.model.facts.n_swa,
+            checkpoint_on_device=self.checkpoint_on_device,
         )
         self.batch = Batch(
             self.library,

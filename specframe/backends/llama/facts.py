@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from specframe.backends.llama.devices import Device, devices
 from specframe.backends.llama.library import Library
-
-
-@attrs.frozen(kw_only=True)
-class Device:
-    """A compute device as the library sees it."""
-
-    name: str
-    description: str
-    kind: str
-    """``cpu``, ``gpu``, ``igpu``, ``accel`` or ``meta``."""
-    backend: str
-    memory_free: int
-    memory_total: int
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +37,7 @@ def runtime_facts(library: Library) -> RuntimeFacts:
         version=library.version,
         ggml_version=ffi.string(lib.ggml_version()).decode(),
         cpu_features=cpu_features(library),
-        devices=tuple(_device(library, index) for index in range(lib.ggml_backend_dev_count())),
+        devices=devices(library),
         gpu_offload=bool(lib.llama_supports_gpu_offload()),
         mmap=bool(lib.llama_supports_mmap()),
         mlock=bool(lib.llama_supports_mlock()),
@@ -64,19 +52,3 @@ def cpu_features(library: Library) -> tuple[str, ...]:
     prefix = "ggml_cpu_has_"
     names = sorted(name for name in dir(library.lib) if name.startswith(prefix))
     return tuple(name.removeprefix(prefix) for name in names if getattr(library.lib, name)())
-
-
-def _device(library: Library, index: int) -> Device:
-    ffi, lib = library.ffi, library.lib
-    device = lib.ggml_backend_dev_get(index)
-    free, total = ffi.new("size_t *"), ffi.new("size_t *")
-    lib.ggml_backend_dev_memory(device, free, total)
-    kind: str = ffi.string(ffi.cast("enum ggml_backend_dev_type", lib.ggml_backend_dev_type(device)))
-    return Device(
-        name=ffi.string(lib.ggml_backend_dev_name(device)).decode("utf-8", "replace"),
-        description=ffi.string(lib.ggml_backend_dev_description(device)).decode("utf-8", "replace"),
-        kind=kind.removeprefix("GGML_BACKEND_DEVICE_TYPE_").lower(),
-        backend=ffi.string(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))).decode(),
-        memory_free=int(free[0]),
-        memory_total=int(total[0]),
-    )

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ import attrs
 from typing_extensions import Self
 
 from specframe.backends.llama.architectures import provides
+from specframe.backends.llama.devices import device_array, device_names
 from specframe.backends.llama.gguf import GgufFile, Value, inspect
 from specframe.backends.llama.library import Library, load_library
 from specframe.backends.llama.log import native_log
@@ -77,6 +78,7 @@ class Model:
         path: str | os.PathLike[str],
         *,
         library: Library | None = None,
+        devices: str | Sequence[str] | None = None,
         n_gpu_layers: int | None = None,
         use_mmap: bool = True,
         use_mlock: bool = False,
@@ -90,6 +92,7 @@ class Model:
         Args:
             path: a GGUF file; of a split model the first part.
             library: the native library, by default ``load_library()``.
+            devices: names of those to offload to, ``"none"`` for the processor only; None: all there are.
             n_gpu_layers: layers to keep on a GPU; None: all that a GPU build can take, 0: none.
             use_mmap: map the file instead of reading it.
             use_mlock: keep the pages in memory.
@@ -99,7 +102,7 @@ class Model:
             progress: called with 0..1 while weights load. An exception stops the load and comes out of here.
 
         Raises:
-            ConfigError: the file cannot be used; the message quotes llama.cpp's reason.
+            ConfigError: the file cannot be used, and the message quotes llama.cpp's reason; or there is no such device.
             BackendError: there is not enough memory.
         """
         self._close_lock = threading.Lock()
@@ -114,6 +117,10 @@ class Model:
         validate_loadable(self.gguf)
         lib = self.library.lib
         params = lib.llama_model_default_params()
+        self.devices = device_names(devices)
+        """What it was told to use; None: every device."""
+        offload = device_array(self.library, self.devices)
+        params.devices = offload
         if n_gpu_layers is not None:
             params.n_gpu_layers = n_gpu_layers
         params.load_mode = _load_mode(lib, use_mmap=use_mmap, use_mlock=use_mlock)

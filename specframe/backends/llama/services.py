@@ -33,7 +33,12 @@ class LlamaServices:
         return inspect(path, library=self.model.library)
 
     def open_model(self, path: Path, **options: Any) -> Model:
-        """Load another model with the same library; see :class:`~specframe.backends.llama.model.Model`."""
+        """Load another model with the same library; see :class:`~specframe.backends.llama.model.Model`.
+
+        It goes to the devices of the target, unless ``devices`` names others.
+        """
+        if options.get("devices") is None:
+            options["devices"] = self.model.devices
         return Model(path, library=self.model.library, **options)
 
     def open_heads(self, model: Model, **options: Any) -> NextnContext:

@@ -52,6 +52,7 @@ class LlamaTarget(Target):
             n_seq=context.n_seq,
             rollback=context.rollback,
             rollback_depth=context.n_rs_seq if context.rollback is Rollback.BOUNDED else 0,
+            checkpoint_on_device=context.checkpoint_on_device,
             n_outputs=context.n_outputs_max,
             exact_width=TILED_ROWS - 1 if context.options.flash_attn else None,
             provides=model.facts.provides,
