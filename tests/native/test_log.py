@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import specframe
 from specframe.backends.llama import log
 from specframe.backends.llama.library import Library, load_library
 from specframe.backends.llama.log import TRACE, NativeLog, native_log
@@ -65,6 +66,28 @@ def test_threads_do_not_mix_their_lines(caplog: pytest.LogCaptureFixture) -> Non
     sink.feed(CONT, "still mine\n")
     assert lines(caplog) == [(logging.WARNING, "theirs"), (logging.WARNING, "mine still mine")]
     assert sink.take() == ("mine still mine",)
+
+
+def test_what_is_done_on_purpose_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(TRACE, "specframe.llama")
+    sink = NativeLog()
+    sink.feed(WARN, "llama_kv_cache: layer   0: sharing with layer 3. k = 0x1, v = 0x2\n")
+    sink.feed(WARN, "odd: sharing is caring\n")
+    assert [level for level, _ in lines(caplog)] == [logging.DEBUG, logging.WARNING]
+    assert sink.take() == ("odd: sharing is caring",)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "strategy"),
+    [("gemma4", "gemma4-assistant", "mtp"), ("qwen35-mtp", None, "mtp"), ("qwen35-mtp", None, "none")],
+)
+def test_loading_says_nothing_when_all_is_well(
+    zoo: Callable[[str], Path], caplog: pytest.LogCaptureFixture, target: str, draft: str | None, strategy: str
+) -> None:
+    path = None if draft is None else zoo(draft)
+    with specframe.load(zoo(target), strategy=strategy, draft=path, n_ctx=256, threads=1) as llm:
+        assert llm.generate("abc", max_tokens=8, temperature=0).completion_tokens == 8
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
 def test_errors_are_quoted_before_warnings_and_only_once() -> None:

@@ -1,7 +1,8 @@
 """llama.cpp's log, routed to ``logging`` under the name ``specframe.llama``.
 
 Nothing reaches stderr unless the application asks for it: the logger has a ``NullHandler``, so Python's last-resort
-handler stays silent. Native INFO is chatty (hundreds of lines per load) and becomes DEBUG.
+handler stays silent. Native INFO is chatty (hundreds of lines per load) and becomes DEBUG, and so do warnings about
+what is done on purpose.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ TRACE = 5
 
 _NONE, _DEBUG, _INFO, _WARN, _ERROR, _CONT = range(6)
 _LEVELS = {_NONE: TRACE, _DEBUG: TRACE, _INFO: logging.DEBUG, _WARN: logging.WARNING, _ERROR: logging.ERROR}
+
+
+#: Warnings about what is wanted here: layers that share memory or are not loaded on purpose, ``swa_full``.
+_INTENDED = (
+    "sharing with layer",
+    "to match the shared source cache",
+    "model has unused tensor",
+    "using full-size SWA cache",
+)
 
 
 @attrs.frozen
@@ -54,7 +64,7 @@ class NativeLog:
                 lines.append(_Line(thread, old_level, old_text))
                 old_text = ""
             *whole, rest = (old_text + text).split("\n")
-            lines += [_Line(thread, level, line) for line in whole]
+            lines += [_Line(thread, _level(level, line), line) for line in whole]
             if rest:
                 self._partial[thread] = (level, rest)
             self._kept.extend(line for line in lines if line.level in {_WARN, _ERROR})
@@ -77,6 +87,10 @@ class NativeLog:
         errors = [line.text.strip() for line in mine if line.level == _ERROR]
         chosen = errors or [line.text.strip() for line in mine]
         return tuple(dict.fromkeys(chosen[-at_most:]))
+
+
+def _level(level: int, text: str) -> int:
+    return _INFO if level == _WARN and any(part in text for part in _INTENDED) else level
 
 
 #: The log of every native library in this process.
