@@ -96,7 +96,7 @@ BAD: dict[str, tuple[Make, str]] = {
             zoo("mtp-qwen35"), path, keys={"tokenizer.ggml.eos_token_id": 5})),
         "the EOS token is .* in the target and 5 in the draft",
     ),
-    "block drafter": (_draft("qwen35", lambda zoo, path: zoo("dflash")), "is a dflash file"),
+    "block drafter": (_draft("qwen35", lambda zoo, path: zoo("dflash")), "made for strategy 'dflash', not for 'mtp'"),
     "assistant of another architecture": (
         _draft("qwen35", lambda zoo, path: zoo("gemma4-assistant")),
         "an assistant for gemma4 models",

@@ -42,7 +42,6 @@ def check_draft(target: GgufFile, draft: GgufFile | None, kind: str) -> None:
     validate_loadable(draft)
     check_kind(draft, kind)
     _check_layers(target, draft)
-    _check_heads_of_attention(draft)
     (_check_eagle if kind == "eagle3" else _check_block)(target, draft)
     _check_head(target, draft)
     if difference := vocabulary_difference(target, draft):
@@ -84,9 +83,10 @@ def _check_block(target: GgufFile, draft: GgufFile) -> None:
         raise wrong(draft, "tokenizer.ggml.mask_token_id", found, f"be a token, below {n_vocab(draft)}", _AGAIN)
     if facts.kind == "dspark" and "selector_hidden.weight" in draft.tensors:
         raise ConfigError(f"{draft.path} has the heads of both dspark and dflash2, and only one can be run; {_AGAIN}")
-    if draft.integer("{arch}.hyper_connection_count"):  # a stack of DeepSeek-V4 layers
+    if draft.integer("{arch}.hyper_connection.count"):  # a stack of DeepSeek-V4 layers
         _check_positive(draft, "attention.output_group_count", "attention.sliding_window")
         return
+    _check_heads_of_attention(draft)
     if facts.kind == "dflash2":
         _check_lattice(draft)
     _check_tensors(draft, _block_tensors(draft, facts.kind))
@@ -106,6 +106,7 @@ def _check_lattice(draft: GgufFile) -> None:
 
 
 def _check_eagle(target: GgufFile, draft: GgufFile) -> None:
+    _check_heads_of_attention(draft)
     _check_width(target, draft, "{arch}.target_hidden_size")
     if (blocks := draft.integer("{arch}.block_count")) != 1:
         raise wrong(draft, "{arch}.block_count", blocks, "be 1: llama.cpp runs a single layer", _AGAIN)

@@ -46,9 +46,7 @@ def check_kind(draft: GgufFile, wanted: str) -> None:
         raise ConfigError(
             f"{draft.path} is a {draft.arch} model, no draft for strategy {wanted!r}; name a file that was made for it"
         )
-    raise ConfigError(
-        f"{draft.path} is a {draft.arch} file for strategy {kind!r}, not {wanted!r}; choose strategy {kind!r}"
-    )
+    raise ConfigError(f"{draft.path} is made for strategy {kind!r}, not for {wanted!r}; choose strategy {kind!r}")
 
 
 @attrs.frozen(kw_only=True)
