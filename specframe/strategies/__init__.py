@@ -7,6 +7,7 @@ from collections.abc import Callable
 from specframe.core.strategy import AnyStrategyClass
 from specframe.hookspecs import hookimpl
 from specframe.strategies.dflash import Dflash
+from specframe.strategies.dflash2 import Dflash2
 from specframe.strategies.dspark import Dspark
 from specframe.strategies.mtp import Mtp
 from specframe.strategies.ngram_k import NgramK
@@ -17,6 +18,7 @@ from specframe.strategies.ngram_k4v import NgramK4V
 def specframe_register_strategies(register: Callable[[AnyStrategyClass], None]) -> None:
     """Offer the built-in strategies. Importing this module loads no native code."""
     register(Dflash)
+    register(Dflash2)
     register(Dspark)
     register(Mtp)
     register(NgramK)

@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
-from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext
+from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
 from specframe.strategies._options import fraction, whole_number
-from specframe.strategies.drafting import draft_model, llama_services
+from specframe.strategies.drafting import draft_model, llama_services, suits_file
 from specframe.strategies.held_features import HeldFeatures
 
 if TYPE_CHECKING:
@@ -63,11 +63,6 @@ class BlockOptions:
         validator=_UNSET(whole_number(0, 2**31 - 1)),
         metadata={"doc": "layers of the draft to keep on a GPU; all unless set"},
     )
-    backend_sampling: bool = attrs.field(
-        default=True,
-        validator=attrs.validators.instance_of(bool),
-        metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
-    )
 
     def __attrs_post_init__(self) -> None:
         if self.n_min > self.n_max:
@@ -75,8 +70,21 @@ class BlockOptions:
             raise ValueError(msg)
 
 
+@attrs.frozen(kw_only=True)
+class ChoosingOptions(BlockOptions):
+    """Options of a block drafter whose tokens are chosen from logits."""
+
+    backend_sampling: bool = attrs.field(
+        default=True,
+        validator=attrs.validators.instance_of(bool),
+        metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
+    )
+
+
 class BlockDrafter(BatchStrategy):
     """Base of the block drafters: everything but how an evaluated block is read.
+
+    A subclass says how a context is set up for what it wants of a block, :meth:`_reading`, and reads it, :meth:`_read`.
 
     Features of committed positions wait until the next draft, or until there are many of them; so nothing is evaluated
     while drafting pauses, and what the target rejected never is.
@@ -101,6 +109,11 @@ class BlockDrafter(BatchStrategy):
 
         check_draft(inspect(target), None if draft is None else inspect(draft), cls.kind)
 
+    @classmethod
+    @override
+    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+        return suits_file(cls.kind, target, draft)
+
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
         from specframe.backends.llama import block_context  # noqa: PLC0415 -- native
@@ -122,7 +135,6 @@ class BlockDrafter(BatchStrategy):
                 type_k=options.type_k,
                 type_v=options.type_v,
                 n_threads=options.threads,
-                backend_sampling=options.backend_sampling,
                 **self._reading(),
             )
         except BaseException:
@@ -135,8 +147,8 @@ class BlockDrafter(BatchStrategy):
         ]
 
     def _reading(self) -> Mapping[str, Any]:
-        """How the context has to be set up for :meth:`_read`."""
-        return {"probabilities": self.options.p_min > 0}
+        """Arguments of ``BlockContext`` for what :meth:`_read` needs: choices from logits."""
+        return {"backend_sampling": self.options.backend_sampling, "probabilities": self.options.p_min > 0}
 
     @abc.abstractmethod
     def _read(self) -> Sequence[Sequence[int]]:

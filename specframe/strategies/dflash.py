@@ -11,11 +11,11 @@ from itertools import takewhile
 import attrs
 from typing_extensions import override
 
-from specframe.strategies.block_drafting import BlockDrafter, BlockOptions
+from specframe.strategies.block_drafting import BlockDrafter, ChoosingOptions
 
 
 @attrs.frozen(kw_only=True)
-class DflashOptions(BlockOptions):
+class DflashOptions(ChoosingOptions):
     """Options of ``dflash``."""
 
 

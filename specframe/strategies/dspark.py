@@ -12,11 +12,11 @@ import attrs
 from typing_extensions import override
 
 from specframe.core.errors import ConfigError
-from specframe.strategies.block_drafting import BlockDrafter, BlockOptions
+from specframe.strategies.block_drafting import BlockDrafter, ChoosingOptions
 
 
 @attrs.frozen(kw_only=True)
-class DsparkOptions(BlockOptions):
+class DsparkOptions(ChoosingOptions):
     """Options of ``dspark``."""
 
 
@@ -49,7 +49,7 @@ class Dspark(BlockDrafter):
                 f"{path} has no confidence head (conf_proj.weight), which option p_min={p_min} needs; leave p_min at 0"
             )
             raise ConfigError(msg)
-        return {"hands_out_rows": p_min > 0}
+        return {"backend_sampling": self.options.backend_sampling, "hands_out_rows": p_min > 0}
 
     @override
     def _read(self) -> Sequence[Sequence[int]]:

@@ -1,37 +1,49 @@
-"""Block drafters: the text is the target's, and the drafts are what the weights say, whatever happened before."""
+"""``dflash`` and ``dflash2``: the text is the target's, and the drafts are what the weights say, come what may."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import attrs
+import numpy as np
 import pytest
 
+from specframe.backends.llama.gguf import inspect
+from specframe.core.ports import Decoded
+from specframe.core.request import FinishReason, Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.strategy import StrategySpec
-from specframe.strategies.dflash import Dflash
-from specframe.testing.zoo import Block, World, dflash, targets
+from specframe.strategies.held_features import HeldFeatures
+from specframe.testing.zoo import Block, Lattice, Own, Reads, World, corrupt, dflash, targets
 from tests.support.acceptance import expected
-from tests.support.blocks import BlockCase, RecordingDspark
+from tests.support.blocks import BlockCase, Recording, RecordingDflash, RecordingDflash2
+from tests.support.exact import quantized
 from tests.support.llama import Zoo
-from tests.support.mtp import GREEDY, PROMPTS, SEEDED, engine, request, spec
+from tests.support.mtp import GREEDY, PROMPTS, SEEDED, engine, request, spec, strategy_of
+from tests.support.recorded import Pausing, compare_with_fresh_starts
+from tests.support.server import ask
 
 ERRORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+NOTHING = Own(embeddings=False, head=False)
 
-#: Own and shared embeddings; both layouts of dspark; every kind of rollback.
+#: Own and shared embeddings; multi-axis rope; every kind of rollback.
 CASES = [
     BlockCase("llama", "dflash"),
-    BlockCase("llama", "dflash-shared"),
     BlockCase("qwen35", "dflash-qwen35"),
     BlockCase("qwen35", "dflash-qwen35", options={"n_rs_seq": 8}),
-    BlockCase("gemma4", "dflash"),
     BlockCase("gemma4", "dflash-shared", options={"swa_full": False}),
-    BlockCase("llama", "dspark-anchor", RecordingDspark),
-    BlockCase("qwen35", "dspark-anchor", RecordingDspark),
-    BlockCase("qwen35", "dspark-bonus", RecordingDspark, {"n_rs_seq": 8}),
-    BlockCase("gemma4", "dspark-bonus", RecordingDspark, {"swa_full": False}),
+    BlockCase("llama", "dflash2-shared", RecordingDflash2),
+    BlockCase("qwen35", "dflash2-qwen35", RecordingDflash2, {"n_rs_seq": 8}),
+    BlockCase("gemma4", "dflash2", RecordingDflash2),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
+some_cases = pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3], CASES[4]], ids=str)
+#: Both strategies, with a lattice that leaves the choice to the logits.
+both_kinds = pytest.mark.parametrize(
+    ("cls", "lattice"), [(RecordingDflash, None), (RecordingDflash2, Lattice(weight=0.0))], ids=["dflash", "dflash2"]
+)
 
 
 def wanted_of(zoo: Zoo, case: BlockCase, **options: Any) -> StrategySpec:
@@ -47,7 +59,7 @@ def wanted_of(zoo: Zoo, case: BlockCase, **options: Any) -> StrategySpec:
 def test_the_text_is_the_targets(zoo: Zoo, case: BlockCase, n_seq: int, sampling: SamplingParams) -> None:
     with engine(zoo(case.target), zoo(case.draft), n_seq=n_seq, **case.options) as (running, _):
         plain = [running.submit(request(p, n=40, sampling=sampling)).result().tokens for p in PROMPTS]
-        for n_max in (1, 2, 4, 7, 20):
+        for n_max in (1, 3, 20):
             wanted = [request(p, wanted_of(zoo, case, n_max=n_max), n=40, sampling=sampling) for p in PROMPTS]
             done = [generation.result() for generation in [running.submit(each) for each in wanted]]
             assert [each.tokens for each in done] == plain
@@ -55,16 +67,391 @@ def test_the_text_is_the_targets(zoo: Zoo, case: BlockCase, n_seq: int, sampling
             assert {each.stats.inactive_reason for each in done} == {None}
 
 
+@some_cases
+def test_a_full_context_ends_the_same_way(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft), n_ctx=64, **case.options) as (running, _):
+        prompt = PROMPTS[0] * 2
+        plain = running.submit(request(prompt, n=200)).result()
+        drafted = running.submit(request(prompt, wanted_of(zoo, case), n=200)).result()
+    assert drafted.tokens == plain.tokens
+    assert len(plain.tokens) == 64 + 1 - len(prompt)
+    assert drafted.finish_reason is plain.finish_reason is FinishReason.LENGTH
+    assert drafted.stats.accepted > 0
+
+
+@each_case
+def test_a_drafter_with_a_smaller_context_stops_drafting(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        plain = running.submit(request(PROMPTS[0])).result()
+        wanted = wanted_of(zoo, case, n_max=4, n_ctx=60, n_batch=2)
+        drafted = running.submit(request(PROMPTS[0], wanted)).result()
+        made = strategy_of(running, wanted).drafts
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.inactive_reason is None
+    assert all(len(history) - 1 <= 60 for history, ids in made if ids)
+    assert any(len(history) > 50 and ids for history, ids in made)
+
+
+# -- the wiring -------------------------------------------------------------------------------------------------------
+
+
+@each_case
+def test_a_draft_depends_on_the_text_alone(zoo: Zoo, case: BlockCase) -> None:
+    """Not on batches, acceptance, rollbacks, other sequences or earlier requests: each equals a fresh start's."""
+    with engine(zoo(case.target), zoo(case.draft), n_seq=3, n_ubatch=16, **case.options) as (running, _):
+        wanted = wanted_of(zoo, case, n_max=3)
+        for prompt in PROMPTS[:2]:
+            texts = [(prompt, 50), (PROMPTS[2] * 3, 30), (PROMPTS[1], 20)]
+            for generation in [running.submit(request(text, wanted, n=n)) for text, n in texts]:
+                generation.result()
+        assert compare_with_fresh_starts(running, wanted, every=4) > 20
+
+
+@each_case
+def test_nothing_is_lost_while_drafting_pauses(zoo: Zoo, case: BlockCase) -> None:
+    """What was decoded in the meantime waits, some of it longer than features are kept waiting."""
+    with engine(zoo(case.target), zoo(case.draft), scheduler=Pausing, **case.options) as (running, _):
+        wanted = wanted_of(zoo, case, n_max=4)
+        plain = running.submit(request(PROMPTS[1], n=330)).result()
+        done = running.submit(request(PROMPTS[1], wanted, n=330)).result()
+        assert done.tokens == plain.tokens
+        assert done.stats.draft_steps < 14
+        assert compare_with_fresh_starts(running, wanted, every=1) > 10
+
+
+@pytest.mark.parametrize("sections", [(), (16, 0, 0, 0)], ids=["rope", "mrope"])
+@both_kinds
+def test_a_drafter_that_reads_features_alone_needs_them_at_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: type[Recording], lattice: Lattice | None, sections: Any
+) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    block = Block(reads=Reads.FEATURES, error=0.0, rope_sections=sections)
+    draft = dflash(tmp_path / "draft.gguf", block=block, lattice=lattice)
+
+    def rate() -> float:
+        with engine(target, draft, n_seq=3) as (running, _):
+            # Features reach up to the position before the last token, so the first head finds nothing.
+            started = [running.submit(request(p, spec(draft, cls, n_max=6))) for p in PROMPTS]
+            stats = [generation.result().stats for generation in started]
+            return sum(s.accepted for s in stats) / sum(s.verified for s in stats)
+
+    assert rate() > 0.95
+    seen = HeldFeatures.seen
+
+    def spoiled(self: HeldFeatures, decoded: Decoded) -> None:
+        seen(self, attrs.evolve(decoded, layer_inputs={k: v * 0 for k, v in decoded.layer_inputs.items()}))
+
+    def shifted(self: HeldFeatures, decoded: Decoded) -> None:
+        inputs = {layer: np.roll(rows, 1, axis=0) for layer, rows in decoded.layer_inputs.items()}
+        seen(self, attrs.evolve(decoded, layer_inputs=inputs))
+
+    for wrong in (spoiled, shifted):
+        monkeypatch.setattr(HeldFeatures, "seen", wrong)
+        assert rate() < 0.3
+
+
+@pytest.mark.parametrize("layers", [(2, 0), (1,), (0, 1, 2, 3)], ids=str)
+def test_each_layer_goes_where_it_belongs(tmp_path: Path, zoo: Zoo, layers: tuple[int, ...]) -> None:
+    """Only one part of the projection is not zero: the features of the layer it reads are needed."""
+    block = Block(reads=Reads.FEATURES, error=0.0, target_layers=layers)
+    whole = dflash(tmp_path / "draft.gguf", block=block)
+    weights = inspect(whole).data("fc.weight")
+    matrix = np.frombuffer(weights, np.float32).reshape(64, len(layers), 64)
+    rates = []
+    for i in range(len(layers)):
+        part = np.zeros_like(matrix)
+        part[:, i] = matrix[:, i] * len(layers)
+        draft = corrupt.edit(whole, tmp_path / f"{i}.gguf", tensors={"fc.weight": part.reshape(64, -1)})
+        with engine(zoo("llama-bigram"), draft) as (running, _):
+            stats = running.submit(request(PROMPTS[0], spec(draft, RecordingDflash, n_max=4))).result().stats
+        rates.append(stats.accepted / stats.verified)
+    assert min(rates) > 0.95
+
+
+# -- causality --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("expects", [True, False], ids=["expects-causal", "expects-both-ways"])
+@pytest.mark.parametrize("declared", [True, False, None], ids=["causal", "not-causal", "undeclared"])
+def test_attention_is_of_the_kind_that_the_file_declares(
+    zoo: Zoo, tmp_path: Path, declared: bool | None, expects: bool
+) -> None:
+    draft = dflash(tmp_path / "draft.gguf", block=Block(causal=declared, expects_causal=expects))
+    with engine(zoo("llama-bigram"), draft) as (running, _):
+        stats = running.submit(request(PROMPTS[0], spec(draft, RecordingDflash))).result().stats
+    rate = stats.accepted_per_position[0] / stats.verified_per_position[0]
+    assert rate == 1 if bool(declared) is expects else rate < 0.1
+
+
 # -- acceptance -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_acceptance_is_what_the_weights_say(tmp_path: Path, error: float) -> None:
+@both_kinds
+def test_acceptance_is_what_the_weights_say(
+    tmp_path: Path, cls: type[Recording], lattice: Lattice | None, error: float
+) -> None:
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
-    draft = dflash(tmp_path / "draft.gguf", block=Block(error=error, strength=0.0))
+    draft = dflash(tmp_path / "draft.gguf", block=Block(error=error, strength=0.0), lattice=lattice)
     wrong = World().wrong(error)
     with engine(target, draft, n_seq=3) as (running, _):
-        wanted = spec(draft, Dflash, n_max=4)
-        for generation in [(p, running.submit(request(p, wanted))) for p in PROMPTS]:
-            stats = generation[1].result().stats
-            assert (stats.verified, stats.accepted) == expected(World(), generation[0], 96, wrong, 4)
+        started = [(p, running.submit(request(p, spec(draft, cls, n_max=4)))) for p in PROMPTS]
+        for prompt, generation in started:
+            stats = generation.result().stats
+            assert (stats.verified, stats.accepted) == expected(World(), prompt, 96, wrong, 4)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+@both_kinds
+def test_quantized_drafts_draft_the_same(
+    tmp_path: Path, cls: type[Recording], lattice: Lattice | None, kind: str
+) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    draft = dflash(tmp_path / "draft.gguf", block=Block(error=0.25), lattice=lattice)
+    smaller = quantized(draft, tmp_path / "smaller.gguf", kind=kind)
+    with engine(target, draft) as (running, _):
+        full, small = (running.submit(request(PROMPTS[0], spec(path, cls))).result().stats for path in (draft, smaller))
+    assert 0 < full.accepted == small.accepted
+    assert full.accepted_per_position == small.accepted_per_position
+
+
+@both_kinds
+def test_scales_beside_weights_are_applied(tmp_path: Path, cls: type[Recording], lattice: Lattice | None) -> None:
+    """As in NVFP4 files: a weight is what is stored times one number."""
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    draft = dflash(tmp_path / "draft.gguf", block=Block(error=0.25), lattice=lattice)
+    file = inspect(draft)
+    names = ["fc", *(f"blk.0.{name}" for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_down"))]
+    tensors: dict[str, Any] = {}
+    for name in names:
+        shape = file.tensors[f"{name}.weight"].shape[::-1]
+        tensors[f"{name}.weight"] = 4 * np.frombuffer(file.data(f"{name}.weight"), np.float32).reshape(shape)
+        tensors[f"{name}.scale"] = np.full(1, 0.25)
+    scaled = corrupt.edit(draft, tmp_path / "scaled.gguf", tensors=tensors)
+    spoiled = corrupt.edit(scaled, tmp_path / "spoiled.gguf", tensors={"blk.0.attn_output.scale": np.zeros(1)})
+    with engine(target, draft) as (running, _):
+        one, same, other = (
+            running.submit(request(PROMPTS[0], spec(path, cls))).result().stats for path in (draft, scaled, spoiled)
+        )
+    assert one.accepted_per_position == same.accepted_per_position
+    assert other.accepted < one.accepted
+
+
+def test_the_selector_decides_between_candidates(tmp_path: Path) -> None:
+    """The head prefers another token to the right one; only pairs of tokens tell which of the two follows."""
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    world = World()
+    confused = world.head.copy()
+    for i, token in enumerate(world.active):
+        confused[token] += 1.2 * world.head[world.active[i - 7]]
+    rates = {}
+    for weight in (0.0, 20.0):
+        path = tmp_path / f"{weight}.gguf"
+        dflash(path, block=Block(error=0.0, strength=0.0), lattice=Lattice(weight=weight))
+        corrupt.edit(path, path, tensors={"output.weight": confused})
+        with engine(target, path, n_seq=3) as (running, _):
+            started = [running.submit(request(p, spec(path, RecordingDflash2))) for p in PROMPTS]
+            stats = [generation.result().stats for generation in started]
+        rates[weight] = sum(s.accepted for s in stats) / sum(s.verified for s in stats)
+    assert rates[0.0] < 0.1
+    assert rates[20.0] == 1.0
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[4], CASES[5]], ids=str)
+@pytest.mark.parametrize("settings", [{"n_max": 4}, {"n_max": 7, "n_min": 2, "p_min": 0.6}])
+def test_llama_cpps_server_drafts_the_same(zoo: Zoo, case: BlockCase, settings: dict[str, Any]) -> None:
+    theirs = ask(zoo(case.target), PROMPTS[:1], kind="DRAFT_DFLASH", draft=zoo(case.draft), max_tokens=96, **settings)
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, opened):
+        for prompt, answer in zip(PROMPTS[:1], theirs, strict=True):
+            done = running.submit(request(prompt, wanted_of(zoo, case, **settings))).result()
+            assert opened.vocab.detokenize(done.tokens).decode() == answer["choices"][0]["text"]
+            timings = answer["timings"]
+            assert (done.stats.verified, done.stats.accepted) == (timings["draft_n"], timings["draft_n_accepted"])
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_choosing_on_the_host_gives_the_same_drafts(zoo: Zoo) -> None:
+    with engine(zoo("llama"), zoo("dflash"), n_seq=3) as (running, _):
+        for p_min in (0.0, 0.9):
+            made = []
+            for inside in (True, False):
+                wanted = spec(zoo("dflash"), RecordingDflash, n_max=4, p_min=p_min, backend_sampling=inside)
+                for generation in [running.submit(request(p, wanted)) for p in PROMPTS]:
+                    generation.result()
+                made.append(strategy_of(running, wanted).drafts)
+            assert made[0] == made[1]
+            assert any(ids for _, ids in made[0])
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
+def test_unlikely_tokens_are_not_drafted(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft)) as (running, _):
+        done = [running.submit(request(PROMPTS[0], wanted_of(zoo, case, p_min=p))).result() for p in (0.0, 0.9, 1.0)]
+    rates = [each.stats.accepted / max(1, each.stats.verified) for each in done]
+    assert done[0].tokens == done[1].tokens == done[2].tokens
+    assert done[0].stats.verified > done[1].stats.verified > 0
+    assert rates[1] > rates[0]
+    assert done[2].stats.drafted == 0
+    assert done[2].stats.inactive_reason == "nothing-proposed"
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
+def test_short_drafts_are_dropped(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft)) as (running, _):
+        wanted = wanted_of(zoo, case, n_max=6, n_min=3, p_min=0.9)
+        done = running.submit(request(PROMPTS[0], wanted)).result()
+        # Near the end of the budget a shorter one is all that is wanted.
+        lengths = {len(ids) for history, ids in strategy_of(running, wanted).drafts if len(history) < 19 + 90}
+    assert lengths <= {0, 3, 4, 5, 6}
+    assert len(lengths) > 1
+    assert done.stats.accepted > 0
+
+
+# -- what happened before ---------------------------------------------------------------------------------------------
+
+
+@each_case
+def test_the_second_turn_of_a_chat_goes_on_from_the_first(zoo: Zoo, case: BlockCase) -> None:
+    cached: dict[bool, int] = {}
+    made: list[Any] = []
+    for strategy in (None, wanted_of(zoo, case, n_max=3)):
+        with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+            first = running.submit(request(PROMPTS[2] * 3, strategy, n=20, reuse_prefix=True)).result()
+            history = [*PROMPTS[2] * 3, *first.tokens, *b" and then"]
+            second = running.submit(request(history, strategy, n=40, reuse_prefix=True)).result()
+            fresh = running.submit(request(history, strategy, n=40)).result()
+            assert second.tokens == fresh.tokens
+            cached[strategy is None] = second.stats.cached_tokens
+            if strategy is not None:
+                made = strategy_of(running, strategy).drafts
+    assert cached[False] == cached[True] > 40
+    turns: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    for text, ids in made:
+        turns.setdefault(text, set()).add(ids)
+    assert [text for text, drafts in turns.items() if len(drafts) > 1] == [], "the second turn drafts as a fresh one"
+    assert len(turns) < len(made)
+
+
+@each_case
+def test_a_session_goes_on_in_another_engine(zoo: Zoo, case: BlockCase) -> None:
+    wanted = wanted_of(zoo, case, n_max=3)
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        first = running.submit(request(PROMPTS[2] * 3, wanted, n=20)).result()
+        session = running.save_session()
+        prompt = [*PROMPTS[2] * 3, *first.tokens, *b" and then"]
+        here = running.submit(request(prompt, wanted, n=40, reuse_prefix=True)).result()
+        made_here = dict(strategy_of(running, wanted).drafts)
+    assert session.strategies
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        running.load_session(session)
+        there = running.submit(request(prompt, wanted, n=40, reuse_prefix=True)).result()
+        made_there = dict(strategy_of(running, wanted).drafts)
+        assert there.tokens == here.tokens
+        assert there.stats.cached_tokens >= here.stats.cached_tokens > 40
+        assert made_there.items() <= made_here.items()
+        assert there.stats.accepted_per_position == here.stats.accepted_per_position
+
+
+def test_a_state_of_another_drafter_is_refused(zoo: Zoo) -> None:
+    with engine(zoo("llama"), zoo("dflash")) as (running, _):
+        wanted = spec(zoo("dflash"), RecordingDflash)
+        assert running.submit(request(PROMPTS[0], wanted, n=5)).result().stats.emitted == 5
+        strategy = strategy_of(running, wanted)
+        data = strategy.save(0)
+        strategy._held[0] = HeldFeatures([0], 64)
+        with pytest.raises(ValueError, match=r"128,.* values wide.* 64"):
+            strategy.load(0, data)
+        assert strategy.save(0) is None
+        strategy._held[0] = HeldFeatures([0, 2], 128)
+        strategy.load(0, data)
+        assert strategy.save(0) == data
+
+
+@pytest.mark.parametrize("case", [CASES[3], CASES[4]], ids=str)
+def test_a_drafter_that_comes_late_leaves_running_requests_alone(zoo: Zoo, case: BlockCase) -> None:
+    """It is made while the target, whose embeddings it uses, is at work."""
+    with engine(zoo(case.target), zoo(case.draft), n_seq=3, **case.options) as (running, _):
+        plain = [running.submit(request(p, n=60)).result().tokens for p in PROMPTS]
+        early = running.submit(request(PROMPTS[0], n=60))
+        first = [next(early).tokens for _ in range(9)]
+        late = [running.submit(request(p, wanted_of(zoo, case, n_max=3), n=60)) for p in PROMPTS[1:]]
+        assert [generation.result().tokens for generation in late] == plain[1:]
+        done = early.result()
+        assert done.tokens == plain[0]
+        assert done.tokens[:9] == tuple(token for part in first for token in part)
+        assert done.stats.rollbacks == {}
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
+def test_a_shifted_context_is_followed(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft), n_ctx=64) as (running, _):
+        wanted = wanted_of(zoo, case)
+        shifting: dict[str, Any] = {"context_full": "shift", "n_keep": 4}
+        plain = running.submit(request(PROMPTS[0], n=150, **shifting)).result()
+        drafted = running.submit(request(PROMPTS[0], wanted, n=150, **shifting)).result()
+        assert drafted.tokens == plain.tokens
+        assert drafted.stats.inactive_reason is None
+        assert drafted.stats.accepted > 50
+        made = strategy_of(running, wanted).drafts
+    ends = [len(history) for history, ids in made if ids]
+    assert any(later < earlier for earlier, later in pairwise(ends)), "drafts go on behind a shift"
+
+
+@each_case
+def test_a_cancelled_request_leaves_nothing_behind(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        wanted = wanted_of(zoo, case, n_max=4)
+        reference = running.submit(request(PROMPTS[0], wanted)).result()
+        for n_chunks in (1, 2, 5):
+            generation = running.submit(request(PROMPTS[1], wanted))
+            for _ in range(n_chunks):
+                next(generation)
+            generation.close()
+            again = running.submit(Request(prompt=PROMPTS[0], max_tokens=96, sampling=GREEDY, strategy=wanted)).result()
+            assert again.tokens == reference.tokens
+            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
+
+
+@some_cases
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("where", ["inject", "draft", "truncate", "_evaluate"])
+def test_a_failing_drafter_costs_speed_only(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, case: BlockCase, where: str, error: BaseException
+) -> None:
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        wanted = wanted_of(zoo, case, n_max=3)
+        plain = running.submit(request(PROMPTS[0], n=40)).result().tokens
+        reference = running.submit(request(PROMPTS[0], wanted, n=40)).result()
+        context = strategy_of(running, wanted)._context
+        original = getattr(context, where)
+        for nth in range(1, 12, 3):
+            calls = iter(range(1, 1000))
+
+            def fail(*args: Any, calls: Any = calls, nth: int = nth, **more: Any) -> Any:
+                if next(calls) == nth:
+                    raise error
+                return original(*args, **more)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(context, where, fail)
+                generation = running.submit(request(PROMPTS[0], wanted, n=40))
+                try:
+                    assert generation.result().tokens == plain
+                except KeyboardInterrupt:
+                    generation.close()
+            again = running.submit(request(PROMPTS[0], wanted, n=40)).result()
+            assert again.tokens == plain
+            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
+
+
+@pytest.mark.parametrize("order", ["model", "target", "engine"])
+@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[5]], ids=str)
+def test_things_may_be_closed_in_any_order(zoo: Zoo, case: BlockCase, order: str) -> None:
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, opened):
+        wanted = wanted_of(zoo, case, n_max=3)
+        running.submit(request(PROMPTS[0], wanted, n=10)).result()
+        context = strategy_of(running, wanted)._context
+        {"model": opened.model, "target": opened, "engine": running}[order].close()  # type: ignore[attr-defined]
+        assert context.closed

@@ -10,6 +10,7 @@ import attrs
 from specframe.core.strategy import DraftRequest
 from specframe.strategies.block_drafting import BlockDrafter
 from specframe.strategies.dflash import Dflash
+from specframe.strategies.dflash2 import Dflash2
 from specframe.strategies.dspark import Dspark
 
 
@@ -31,6 +32,12 @@ class RecordingDflash(Recording, Dflash):
     """``dflash``, recorded."""
 
     name = "recording-dflash"
+
+
+class RecordingDflash2(Recording, Dflash2):
+    """``dflash2``, recorded."""
+
+    name = "recording-dflash2"
 
 
 class RecordingDspark(Recording, Dspark):

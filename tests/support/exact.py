@@ -57,10 +57,10 @@ class ExactZoo(Protocol):
         ...
 
 
-def quantized(source: Path, destination: Path, *, eos: int | None = None) -> Path:
-    """A copy with Q8_0 matrices, and another end-of-sequence token if one is given."""
+def quantized(source: Path, destination: Path, *, kind: str = "Q8_0", eos: int | None = None) -> Path:
+    """A copy with quantized matrices, and another end-of-sequence token if one is given."""
     package = gguf_package()
-    q8 = package.GGMLQuantizationType.Q8_0
+    wanted = package.GGMLQuantizationType[kind]
     reader = package.GGUFReader(source)
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     part = part_of(destination)
@@ -73,7 +73,7 @@ def quantized(source: Path, destination: Path, *, eos: int | None = None) -> Pat
     for tensor in reader.tensors:
         is_matrix = len(tensor.shape) == 2 and tensor.shape[0] % 32 == 0 and "conv1d" not in tensor.name
         if is_matrix:
-            writer.add_tensor(tensor.name, package.quants.quantize(np.array(tensor.data), q8), raw_dtype=q8)
+            writer.add_tensor(tensor.name, package.quants.quantize(np.array(tensor.data), wanted), raw_dtype=wanted)
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     write_file(writer, part, destination)

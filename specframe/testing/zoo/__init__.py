@@ -56,10 +56,10 @@ def _chat(path: Path) -> Path:
     return targets.dense(path, world=World(vocabulary=Vocabulary.byte_level(chat_template=CHATML)))
 
 
-def _dflash_qwen35(path: Path) -> Path:
+def _for_qwen35(path: Path, *, lattice: Lattice | None = None) -> Path:
     # As converters write drafts for targets with multi-axis rope: all of it along the first axis.
     world = World(vocabulary=Vocabulary.byte_level(pre="qwen35"))
-    return dflash(path, world=world, block=Block(rope_sections=(16, 0, 0, 0)))
+    return dflash(path, world=world, block=Block(rope_sections=(16, 0, 0, 0)), lattice=lattice)
 
 
 _RECIPES: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
@@ -82,8 +82,9 @@ _RECIPES: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
         "dflash-shared": lambda path: dflash(path, block=Block(own=_NOTHING)),
         "dflash-inject": lambda path: dflash(path, block=Block(reads=Reads.FEATURES, error=0.0)),
         "dflash-anchor": lambda path: dflash(path, block=Block(reads=Reads.ANCHOR, error=0.0)),
-        "dflash-qwen35": _dflash_qwen35,
+        "dflash-qwen35": _for_qwen35,
         "dflash2": lambda path: dflash(path, lattice=Lattice()),
+        "dflash2-qwen35": lambda path: _for_qwen35(path, lattice=Lattice()),
         "dflash2-shared": lambda path: dflash(path, block=Block(own=_NOTHING), lattice=Lattice()),
         "dspark-anchor": lambda path: dflash(path, block=Block(backbone=False), markov=Markov()),
         "dspark-bonus": lambda path: dflash(path, block=Block(backbone=False), markov=Markov(from_anchor=False)),

@@ -72,6 +72,8 @@ class Block:
         strength: how much the random parts add.
         own: embeddings and head of its own.
         causal: the key ``attention.causal``; left out when None.
+        expects_causal: the first mask is drafted rightly with attention of this kind only, from the last committed
+            token alone; the other masks say nothing. ``reads``, ``backbone`` and ``error`` are without effect then.
         window: sliding window of all layers but the last; 0 for none.
         rope_sections: the key ``rope.dimension_sections``, for targets with multi-axis positions; empty for none.
         sinks: attention sinks, of no effect.
@@ -87,6 +89,7 @@ class Block:
     strength: float = 0.01
     own: Own = Own()  # noqa: RUF009 -- frozen
     causal: bool | None = None
+    expects_causal: bool | None = None
     window: int = 0
     rope_sections: tuple[int, ...] = ()
     sinks: bool = False
@@ -133,7 +136,9 @@ def dflash(
         from_anchor = markov is not None and markov.from_anchor
         for layer in range(block.n_layer):
             writer.ones(world.width, f"blk.{layer}.attn_norm.weight", f"blk.{layer}.ffn_norm.weight")
-            if layer == 0 and block.backbone:
+            if layer == 0 and block.expects_causal is not None:
+                _write_counting(writer, world, block, expects_causal=block.expects_causal)
+            elif layer == 0 and block.backbone:
                 _write_backbone(writer, world, block, wrong, from_anchor=from_anchor)
             else:
                 _write_noise(writer, rng, world, layer, block)
@@ -204,6 +209,33 @@ def _write_backbone(
     writer.tensor("blk.0.attn_output.weight", output)
     writer.tensor("blk.0.attn_q_norm.weight", np.full(head, _SHARPNESS))
     writer.tensor("blk.0.attn_k_norm.weight", np.full(head, _SHARPNESS))
+
+
+def _write_counting(writer: ModelWriter, world: World, block: Block, *, expects_causal: bool) -> None:
+    """Attention that divides itself evenly among the tokens of a block, and so tells how many masks it can see.
+
+    The first mask finds the last committed token with weight 1/2 if it sees no later masks, and with little if it does.
+    What that token says competes with a constant answer, and wins by weight 1/2 (``expects_causal``) or by less.
+    """
+    n, head, half, width = world.n_active, block.head, block.head // 2, world.width
+    slow = half - 1  # the pair that the rope hardly turns
+    constant = np.zeros(width)
+    constant[0] = 1 / world.bias
+    query, key, value = np.zeros((block.size * head, width)), np.zeros((head, width)), np.zeros((head, width))
+    query[slow] = constant
+    key[slow] = (world.basis.sum(axis=0) + world.mask_vector) / world.scale  # not the injected features
+    key[slow - 1] = 0.1 * constant
+    value[:n], value[n] = world.basis / world.scale, world.mask_vector / world.scale
+    by_token, by_mask = (0.0, 0.35) if expects_causal else (3.0, -0.5)
+    output = np.zeros((width, block.size * head))
+    output[:, :n] = 6.0 * world.scale * (world.basis + by_token * world.basis[0]).T
+    output[:, n] = 6.0 * world.scale * by_mask * world.basis[0]
+    writer.tensor("blk.0.attn_q.weight", query)
+    writer.tensor("blk.0.attn_k.weight", key)
+    writer.tensor("blk.0.attn_v.weight", value)
+    writer.tensor("blk.0.attn_output.weight", output)
+    for name in ("q", "k"):
+        writer.tensor(f"blk.0.attn_{name}_norm.weight", np.full(head, 1.9))
 
 
 def _visible(world: World, reads: Reads) -> Array:
