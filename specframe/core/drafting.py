@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from specframe.core.errors import ConfigError, StrategyError
 from specframe.core.history import History
 from specframe.core.ports import Decoded
+from specframe.core.session import strategy_key
 from specframe.core.strategy import (
     BatchStrategy,
     DraftRequest,
@@ -55,16 +56,16 @@ class Drafter(Protocol):
         """The context was full and lost tokens; False: the strategy cannot follow."""
         ...
 
-    def end(self, seq: int) -> None:
-        """The request on ``seq`` is over."""
+    def end(self, seq: int) -> Mapping[str, str]:
+        """The request on ``seq`` is over; answers which members of a combination left it before, and why."""
         ...
 
-    def save(self, seq: int) -> bytes | None:
-        """The strategy's own memory of ``seq``, which no request uses."""
+    def save(self, seq: int) -> Mapping[str, bytes]:
+        """The strategy's own memory of ``seq``, which no request uses, by ``strategy_key``; empty: it has none."""
         ...
 
-    def load(self, seq: int, data: bytes) -> None:
-        """Take over what ``save`` returned."""
+    def load(self, seq: int, states: Mapping[str, bytes]) -> None:
+        """Take over what ``save`` returned, if it is there."""
         ...
 
     def close(self) -> None:
@@ -76,7 +77,7 @@ def build_drafter(spec: StrategySpec, context: StrategyContext) -> Drafter:
     """Make the drafter of ``spec``. Raises ConfigError or StrategyError when it cannot be set up."""
     if issubclass(spec.cls, BatchStrategy):
         try:
-            return _BatchDrafter(spec.cls(spec.options, context), context.target.n_vocab)
+            return _BatchDrafter(spec.cls(spec.options, context), spec, context.target.n_vocab)
         except ConfigError:
             raise
         except Exception as error:
@@ -121,7 +122,7 @@ class _RequestDrafter:
         """Strategies that draft from tokens alone have nothing to process."""
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Proposal | StrategyError]:
-        n_vocab, name = self._context.target.n_vocab, self._spec.name
+        n_vocab, spec = self._context.target.n_vocab, self._spec
         results: list[Proposal | StrategyError] = []
         for request in requests:
             try:
@@ -130,9 +131,10 @@ class _RequestDrafter:
                 if strategy.max_draft is not None:
                     budget = min(budget, strategy.max_draft)
                 raw = strategy.draft(request)
-                results.append(Proposal.of(raw, budget=budget, n_vocab=n_vocab, strategy=name))
+                proposal = Proposal.of(raw, budget=budget, n_vocab=n_vocab, strategy=spec.name, label=spec.label)
+                results.append(proposal)
             except Exception as error:  # noqa: BLE001 -- see _guard
-                results.append(_blame(name, "draft", error))
+                results.append(_blame(spec.name, "draft", error))
         return results
 
     def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
@@ -143,16 +145,17 @@ class _RequestDrafter:
         begun = self.begin(seq, history, len(history))
         return begun if isinstance(begun, StrategyError) else True
 
-    def end(self, seq: int) -> None:
+    def end(self, seq: int) -> Mapping[str, str]:
         strategy = self._live.pop(seq, None)
         if strategy is not None and (error := _guard(self._spec.name, "close", strategy.close)):
             log.warning("%s", error)
+        return {}
 
-    def save(self, seq: int) -> None:
+    def save(self, seq: int) -> Mapping[str, bytes]:  # noqa: ARG002 -- strategies of one request keep nothing
+        return {}
+
+    def load(self, seq: int, states: Mapping[str, bytes]) -> None:
         """Strategies of one request keep nothing between two."""
-
-    def load(self, seq: int, data: bytes) -> None:
-        """Never called: nothing was saved."""
 
     def close(self) -> None:
         for seq in list(self._live):
@@ -162,9 +165,9 @@ class _RequestDrafter:
 class _BatchDrafter:
     """Drives :class:`BatchStrategy`. A call that raises takes the sequences of that call with it."""
 
-    def __init__(self, strategy: BatchStrategy, n_vocab: int) -> None:
-        self._strategy, self._n_vocab = strategy, n_vocab
-        self._name = type(strategy).name
+    def __init__(self, strategy: BatchStrategy, spec: StrategySpec, n_vocab: int) -> None:
+        self._strategy, self._spec, self._n_vocab = strategy, spec, n_vocab
+        self._name = spec.name
         self.layers: Sequence[int] = tuple(strategy.layers)
         self.processes = True
 
@@ -194,7 +197,7 @@ class _BatchDrafter:
         limit = self._strategy.max_draft
         budget = request.budget if limit is None else min(request.budget, limit)
         try:
-            return Proposal.of(raw, budget=budget, n_vocab=self._n_vocab, strategy=self._name)
+            return Proposal.of(raw, budget=budget, n_vocab=self._n_vocab, strategy=self._name, label=self._spec.label)
         except Exception as error:  # noqa: BLE001 -- see _guard
             return _blame(self._name, "draft", error)
 
@@ -208,20 +211,22 @@ class _BatchDrafter:
         except Exception as error:  # noqa: BLE001 -- see _guard
             return _blame(self._name, "shift", error)
 
-    def end(self, seq: int) -> None:
+    def end(self, seq: int) -> Mapping[str, str]:
         if error := _guard(self._name, "end", lambda: self._strategy.end(seq)):
             log.warning("%s", error)
+        return {}
 
-    def save(self, seq: int) -> bytes | None:
+    def save(self, seq: int) -> Mapping[str, bytes]:
         try:
             data = self._strategy.save(seq)
-            return None if data is None else bytes(data)
+            return {} if data is None else {strategy_key(self._spec): bytes(data)}
         except Exception as error:  # noqa: BLE001 -- see _guard
             log.warning("the session goes without it: %s", _blame(self._name, "save", error))
-            return None
+            return {}
 
-    def load(self, seq: int, data: bytes) -> None:
-        if error := _guard(self._name, "load", lambda: self._strategy.load(seq, data)):
+    def load(self, seq: int, states: Mapping[str, bytes]) -> None:
+        data = states.get(strategy_key(self._spec)) if states else None
+        if data is not None and (error := _guard(self._name, "load", lambda: self._strategy.load(seq, data))):
             log.warning("%s", error)
 
     def close(self) -> None:

@@ -14,21 +14,19 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-import attrs
 from typing_extensions import Self
 
-from specframe.core.drafting import Drafter, build_drafter
 from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError, StrategyError
 from specframe.core.generation import Generation
 from specframe.core.observer import Observer, Observers
+from specframe.core.pool import DrafterPool
 from specframe.core.ports import Rollback, Target
 from specframe.core.request import FinishReason, Request
 from specframe.core.scheduler import Adaptive, DraftScheduler
 from specframe.core.sequence import ActiveRequest
-from specframe.core.session import Session, strategy_key
+from specframe.core.session import Session
 from specframe.core.slot import PromptCheckpoints, Slot
 from specframe.core.step import Stepper
-from specframe.core.strategy import StrategyContext, StrategySpec
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +68,10 @@ class Engine:
         self._scheduler: DraftScheduler = (scheduler or Adaptive)()
         self._checkpoints = checkpoints or PromptCheckpoints()
         self._stepper = Stepper(target, self._observers, self._checkpoints, self._scheduler, clock)
-        self._context = StrategyContext(target=info, vocab=target.vocab, services=target.services)
         self._free = [Slot(target, seq) for seq in range(info.n_seq)]
         self._queue: deque[ActiveRequest] = deque()
         self._running: list[ActiveRequest] = []
-        self._drafters: dict[StrategySpec, Drafter] = {}
-        self._keys: dict[StrategySpec, str] = {}
+        self._drafters = DrafterPool(target)
         self._lock = threading.RLock()
         self._inside = False
         self._closed = False
@@ -152,15 +148,11 @@ class Engine:
                 )
                 raise ConfigError(msg)
             slot = known[-1]
-            states = dict(slot.strategy_states)
-            for spec, drafter in self._drafters.items():
-                if (data := drafter.save(slot.seq)) is not None:
-                    states[strategy_key(spec)] = data
             return Session(
                 identity=self._target.identity,
                 tokens=tuple(slot.tokens[: slot.n_past]),
                 state=self._target.save_state(slot.seq),
-                strategies=states,
+                strategies={**slot.strategy_states, **self._drafters.save(slot.seq)},
             )
 
     def load_session(self, session: Session) -> int:
@@ -196,9 +188,7 @@ class Engine:
             for active in [*self._running, *self._queue]:
                 active.error = ClosedError("the engine was closed while this request was running")
             with ExitStack() as stack:  # one that is interrupted does not keep the others open
-                for drafter in self._drafters.values():
-                    stack.callback(drafter.close)
-                stack.callback(self._drafters.clear)
+                stack.callback(self._drafters.close)
                 stack.callback(self._settle)
                 self._queue_out()
 
@@ -252,21 +242,10 @@ class Engine:
         spec = active.request.strategy
         if spec is None:
             return
-        lacking = spec.cls.needs & ~self._info.provides
-        if lacking:
-            active.deactivate(f"target-lacks-needs: {spec.name} needs {lacking.name}")
-            return
         drafter = self._drafters.get(spec)
-        if drafter is None:
-            context = attrs.evolve(self._context, draft_path=spec.draft_path)
-            drafter = build_drafter(spec, context)
-            try:
-                self._target.enable(spec.cls.needs, drafter.layers)
-            except BaseException:
-                drafter.close()
-                raise
-            self._drafters[spec] = drafter
-            self._keys[spec] = strategy_key(spec)
+        if isinstance(drafter, str):
+            active.deactivate(drafter)
+            return
         active.drafter = drafter
         active.scheduler = self._scheduler
 
@@ -336,8 +315,8 @@ class Engine:
         if active.drafter is None or active.request.strategy is None:
             return
         try:
-            if states and (state := states.get(strategy_key(active.request.strategy))) is not None:
-                active.drafter.load(slot.seq, state)
+            if states:
+                active.drafter.load(slot.seq, states)
             held = active.drafter.begin(slot.seq, active.history, slot.n_past)
         except BaseException:
             active.deactivate("strategy-interrupted")
@@ -345,7 +324,7 @@ class Engine:
         if isinstance(held, StrategyError):
             active.deactivate(f"strategy-error: {held}")
             return
-        self._scheduler.begin(slot.seq, self._keys[active.request.strategy], active.stats.scheduler)
+        self._scheduler.begin(slot.seq, active.request.strategy.label, active.stats.scheduler)
         try:
             slot.shrink(held)
         except SessionPoisonedError as error:

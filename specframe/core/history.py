@@ -49,3 +49,33 @@ class History(Sequence[int]):
 
     def __repr__(self) -> str:
         return f"History({len(self._tokens)} tokens)"
+
+
+class Overlay(History):
+    """A history and tokens behind it that nobody committed. Good for one look: the next step may prove them wrong."""
+
+    __slots__ = ("_ahead", "_history")
+
+    def __init__(self, history: History, ahead: Sequence[int]) -> None:
+        self._history = history
+        self._ahead = ahead
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        n = len(self._history)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[i] for i in range(start, stop, step)]
+            return [*self._history[start : min(stop, n)], *self._ahead[max(0, start - n) : max(0, stop - n)]]
+        at = range(len(self))[index]
+        return self._history[at] if at < n else self._ahead[at - n]
+
+    def __len__(self) -> int:
+        return len(self._history) + len(self._ahead)
+
+    def __repr__(self) -> str:
+        return f"Overlay({len(self._history)} tokens and {len(self._ahead)} ahead)"

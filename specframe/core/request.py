@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from specframe.core.combination import AnySpec
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
 from specframe.core.ports import Logits
 from specframe.core.sampling import SamplingParams
 from specframe.core.stats import RequestStats
-from specframe.core.strategy import StrategySpec
 from specframe.core.validators import whole_number
 
 #: ``(history, logits) -> logits``: history up to (not including) the token being chosen, and a private writable copy
@@ -138,7 +138,7 @@ class Request:
     sampling: SamplingParams = attrs.field(factory=SamplingParams)
     stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     """Texts that end the request where they begin; they are not part of its text."""
-    strategy: StrategySpec | None = None
+    strategy: AnySpec | None = None
     """None: plain decoding."""
     draft_length: int | None = attrs.field(
         default=None, validator=attrs.validators.optional(whole_number(1, way_out="for no drafts give no strategy"))

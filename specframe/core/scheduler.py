@@ -11,6 +11,8 @@ from typing import Protocol
 
 import attrs
 
+from specframe.core.strategy import Part
+
 
 @attrs.define(kw_only=True)
 class SchedulerStats:
@@ -48,6 +50,8 @@ class Candidate:
     """Its request asked for drafts of this many tokens, whatever they cost."""
     proposal: Sequence[int] = ()
     """What its strategy proposed, at most ``budget`` tokens."""
+    parts: Sequence[Part] = ()
+    """Which members of a combination proposed what of it, in order; one part when it is a single strategy."""
 
 
 @attrs.frozen(kw_only=True)

@@ -84,7 +84,8 @@ class ActiveRequest:
         if drafter is not None and self.slot is not None:
             if self.scheduler is not None:
                 self.scheduler.end(self.slot.seq)
-            drafter.end(self.slot.seq)
+            for strategy, why in drafter.end(self.slot.seq).items():
+                self.stats.of(strategy).ended = why
 
     @property
     def n_left(self) -> int:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from specframe.core.scheduler import SchedulerStats
+from specframe.core.strategy import Part, credit
 
 #: Phases that are timed, in the order of a step.
 PHASES = ("prompt", "draft", "checkpoint", "target_submit", "target_wait", "process", "accept", "rollback")
+
+
+@attrs.define(kw_only=True)
+class StrategyStats:
+    """What one strategy contributed to a request."""
+
+    draft_steps: int = 0
+    """Steps that verified tokens of it."""
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    """As in :class:`RequestStats`, whose counters are the sums of these."""
+    ended: str | None = None
+    """Why it left a combination before the request was over; None: it did not."""
 
 
 @attrs.define(kw_only=True)
@@ -43,6 +59,8 @@ class RequestStats:
     """``[i]``: those of them whose token at ``i`` was accepted."""
     rollback_means: str = ""
     """How this target takes a rejected draft back: ``TargetInfo.rollback_means``."""
+    strategies: dict[str, StrategyStats] = attrs.field(factory=dict)
+    """What each strategy that guessed something contributed, by its label: name and options."""
     rollbacks: dict[str, int] = attrs.field(factory=dict)
     """Rollbacks by the means used: truncate, bounded, snapshot, replay."""
     checkpoints: int = 0
@@ -95,8 +113,24 @@ class RequestStats:
         """Tokens over the whole life of the request: queueing, prompt and pauses included."""
         return self.emitted / self.total_s if self.total_s > 0 else None
 
-    def count_verified(self, n_verified: int, n_accepted: int) -> None:
-        """Record the verification of one non-empty draft."""
+    def of(self, strategy: str) -> StrategyStats:
+        """The part of the strategy with this label, made when it is asked for first."""
+        return self.strategies.setdefault(strategy, StrategyStats())
+
+    def count_drafted(self, parts: Sequence[Part]) -> None:
+        """Record what was proposed."""
+        for part in parts:
+            self.drafted += part.n_offered
+            self.of(part.strategy).drafted += part.n_offered
+
+    def count_verified(self, parts: Sequence[Part], n_verified: int, n_accepted: int) -> None:
+        """Record the verification of one non-empty draft, the first ``n_verified`` tokens of ``parts``."""
+        for part, verified, accepted in credit(parts, n_verified, n_accepted):
+            if verified:
+                own = self.of(part.strategy)
+                own.draft_steps += 1
+                own.verified += verified
+                own.accepted += accepted
         self.draft_steps += 1
         self.verified += n_verified
         self.accepted += n_accepted

@@ -201,28 +201,34 @@ class Stepper:
             started = self._clock()
             results = drafter.draft(requests)
             seconds = self._clock() - started
-            for (w, (candidate, n)), result in zip(group, results, strict=True):
+            for (w, (candidate, _)), result in zip(group, results, strict=True):
                 w.active.asked = True
                 if isinstance(result, StrategyError):
                     w.active.deactivate(f"strategy-error: {result}")
                 else:
-                    candidate.proposal = self._take(w, result, n)
+                    candidate.proposal = self._take(w, result)
+                    candidate.parts = w.item.parts
             longest = max(len(candidate.proposal) for _, (candidate, _) in group)
             calls.append(DraftCall(seqs=[r.seq for r in requests], longest=longest, seconds=seconds))
         return calls
 
-    def _take(self, w: _Work, proposal: Proposal, budget: int) -> Sequence[int]:
+    def _take(self, w: _Work, proposal: Proposal) -> Sequence[int]:
         active = w.active
-        active.stats.drafted += proposal.n_offered
-        if proposal.n_offered > budget and not active.warned_overlong:
-            active.warned_overlong = True
-            log.warning(
-                "draft strategy %r proposed %d tokens for a budget of %d; what is over is dropped, this time and later",
-                active.strategy_name,
-                proposal.n_offered,
-                budget,
-            )
-        return proposal.ids if proposal.ids and active.allows(proposal.ids[0]) else ()
+        active.stats.count_drafted(proposal.parts)
+        for part in proposal.parts:
+            if part.n_offered > part.n and not active.warned_overlong:
+                active.warned_overlong = True
+                log.warning(
+                    "draft strategy %r proposed %d tokens where %d could be used; "
+                    "what is over is dropped, this time and later",
+                    part.strategy,
+                    part.n_offered,
+                    part.n,
+                )
+        if not proposal.ids or not active.allows(proposal.ids[0]):
+            return ()
+        w.item.parts = proposal.parts
+        return proposal.ids
 
     def _checkpoint(self, work: Sequence[_Work]) -> None:
         """Save what could not be cut after a rejection; without room drafts get as short as can be cut, or end."""

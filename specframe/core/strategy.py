@@ -13,14 +13,15 @@ import abc
 import enum
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import attrs
 
 from specframe.core.errors import ConfigError, StrategyError
-from specframe.core.history import History
+from specframe.core.history import History, Overlay
 from specframe.core.ports import Decoded, Need, TargetInfo, Vocab
 
 
@@ -33,6 +34,15 @@ class DraftRequest:
     """Committed tokens of the sequence; the guess continues after the last one."""
     budget: int
     """Most tokens that can be used; at least 1. A longer guess is trimmed."""
+    ahead: Sequence[int] = ()
+    """Tokens another strategy guessed behind ``history``, after which this guess continues. Only strategies with
+    ``continues`` get any. They may be wrong: remember nothing that depends on them.
+    """
+
+    @property
+    def tokens(self) -> History:
+        """``history`` and ``ahead`` as one, for this call only."""
+        return Overlay(self.history, self.ahead) if self.ahead else self.history
 
 
 @attrs.frozen
@@ -41,7 +51,9 @@ class Outcome:
 
     seq: int
     drafted: Sequence[int]
-    """Draft tokens that were verified; empty after a plain step."""
+    """Draft tokens that were verified; empty after a plain step. In a combination: those of this strategy, unless the
+    target disagreed before it came to them.
+    """
     n_accepted: int
     """Leading tokens of ``drafted`` the target agreed with."""
     history: History
@@ -88,6 +100,8 @@ class _Base:
     needs: ClassVar[Need] = Need.NONE
     uses_draft_file: ClassVar[bool] = False
     """True when ``--draft FILE`` is meaningful."""
+    continues: ClassVar[bool] = False
+    """True when ``draft`` takes ``DraftRequest.ahead`` into account, so that it can continue another one's draft."""
     Options: ClassVar[type] = NoOptions
     """An attrs class with keyword-only, validated, defaulted fields."""
 
@@ -222,10 +236,55 @@ class StrategySpec:
     options: Any
     draft_path: Path | None = None
 
+    @cached_property
+    def label(self) -> str:
+        """The name with the options that are not at their default, as ``--strategy`` takes it."""
+        defaults = self.cls.Options()
+        changed = [
+            f"{field.alias}={getattr(self.options, field.name)}"
+            for field in attrs.fields(self.cls.Options)
+            if field.repr and getattr(self.options, field.name) != getattr(defaults, field.name)
+        ]
+        return f"{self.name}({','.join(changed)})" if changed else self.name
+
     @property
     def name(self) -> str:
         """Name of the strategy."""
         return self.cls.name
+
+    @property
+    def members(self) -> tuple[StrategySpec, ...]:
+        """Itself: what a combination has several of."""
+        return (self,)
+
+    @property
+    def needs(self) -> Need:
+        """What it needs from the target beyond tokens."""
+        return self.cls.needs
+
+    @property
+    def uses_draft_file(self) -> bool:
+        """Whether it has a draft model."""
+        return self.cls.uses_draft_file
+
+    @property
+    def continues(self) -> bool:
+        """Whether it can continue another one's draft."""
+        return self.cls.continues
+
+    @property
+    def rollback_depth(self) -> int:
+        """Longest draft it leads to; 0: no wish."""
+        return self.cls.rollback_depth(self.options)
+
+    @property
+    def model_options(self) -> Mapping[str, Any]:
+        """How a backend has to open the target's model for it."""
+        return self.cls.model_options(self.options, self.draft_path)
+
+    def check_files(self, target: Path) -> None:
+        """Raise ConfigError when it cannot work with the file of the target and its own."""
+        self.cls.check_files(target, self.draft_path)
 
     @classmethod
     def of(
@@ -253,15 +312,26 @@ class StrategySpec:
 
 
 @attrs.frozen
+class Part:
+    """Consecutive tokens of a draft that come from one strategy."""
+
+    strategy: str
+    """Its label."""
+    n: int
+    n_offered: int
+    """Tokens it returned, before trimming; an iterator is not followed further than one past the budget."""
+
+
+@attrs.frozen
 class Proposal:
     """A draft that is safe to verify: within the budget, every id inside the vocabulary."""
 
     ids: tuple[int, ...]
-    n_offered: int
-    """Tokens the strategy returned, before trimming; an iterator is not followed further than one past the budget."""
+    parts: tuple[Part, ...]
+    """Who drafted what, in order; together they are ``ids``."""
 
     @classmethod
-    def of(cls, raw: Iterable[int], *, budget: int, n_vocab: int, strategy: str) -> Proposal:
+    def of(cls, raw: Iterable[int], *, budget: int, n_vocab: int, strategy: str, label: str | None = None) -> Proposal:
         """Trim and check what a strategy returned. Raises StrategyError naming the strategy and the bad token."""
         try:
             offered = list(itertools.islice(raw, budget + 1))
@@ -274,7 +344,17 @@ class Proposal:
             bad = next(i for i in ids if not 0 <= i < n_vocab)
             msg = f"proposed token {bad}, outside the vocabulary of {n_vocab} tokens"
             raise StrategyError(strategy, msg)
-        return cls(ids, n_offered)
+        return cls(ids, (Part(label or strategy, len(ids), n_offered),) if offered else ())
+
+
+def credit(parts: Iterable[Part], n_verified: int, n_accepted: int) -> Iterator[tuple[Part, int, int]]:
+    """What each part has of the first ``n_verified`` tokens of a draft, and of its ``n_accepted`` accepted ones."""
+    for part in parts:
+        verified = min(part.n, n_verified)
+        accepted = min(verified, n_accepted)
+        yield part, verified, accepted
+        n_verified -= verified
+        n_accepted -= accepted
 
 
 def draft_strategy(name: str) -> Callable[[Callable[[DraftRequest], Sequence[int]]], type[Strategy]]:

@@ -17,6 +17,7 @@ from typing_extensions import Self
 from specframe.core.errors import BackendError, SessionPoisonedError
 from specframe.core.ports import BatchEntry, Checkpoint, Rollback, Target
 from specframe.core.slot import Slot
+from specframe.core.strategy import Part
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ class InFlight:
     tokens: Sequence[int]
     """Committed tokens that are evaluated: the pending ones, or a chunk of them."""
     draft: Sequence[int] = ()
+    parts: Sequence[Part] = ()
+    """Who drafted what of ``draft``, which may be shorter."""
     n_outputs: int = 1
     """Logits rows wanted; ``len(draft) + 1`` when something is emitted, 0 for a chunk in the middle of a prompt."""
     n_matched: int = 0

@@ -33,4 +33,4 @@ def verify(active: ActiveRequest, item: InFlight, rows: Logits) -> None:
             active.stats.steps += 1
             active.stats.accepted_emitted += emitted - 1
         if draft:
-            active.stats.count_verified(len(draft), item.n_matched)
+            active.stats.count_verified(item.parts, len(draft), item.n_matched)

@@ -28,6 +28,7 @@ def n_common(one: Sequence[int], other: Sequence[int]) -> int:
 class NgramStrategy(Strategy):
     """Keys of ``n`` tokens, drafts of at most ``m``; options with these names and ``min_hits``."""
 
+    continues = True
     max_keys = 1 << 17
     """Keys remembered per request."""
 

@@ -44,7 +44,8 @@ class NgramK(NgramStrategy):
     them (counting at most the ``max_entries_per_key`` latest, all that is remembered).
 
     **Draft.** The ``min(m, budget)`` tokens that followed the match. Where they run past the end of the history the
-    draft goes on with its own beginning, so a loop shorter than ``m`` is drafted in full.
+    draft goes on with its own beginning, so a loop shorter than ``m`` is drafted in full. Behind the draft of another
+    strategy the key ends with that draft; matches are committed tokens all the same.
 
     **Feedback.** Once a draft of a key was rejected somewhere, drafts of that key are as long as its two latest matches
     agree on what followed. Right after the rejection that is exactly what was accepted. It is measured on the text, not
@@ -76,19 +77,21 @@ class NgramK(NgramStrategy):
         history, n = request.history, self._n
         if len(history) <= n:
             return ()
-        key = self._index(history)
+        key, tokens = self._index(history), request.tokens
+        if request.ahead:
+            key = tuple(tokens[-n:])
         digest = hash(key)
         starts = self._starts.get(digest)
         if starts is None or len(starts) < self._min_hits or tuple(history[starts[0] : starts[0] + n]) != key:
             return ()
         length = min(self._m, request.budget)
         if len(starts) > 1 and self._rejected.get(digest):
-            agreed = self._agreement(history, starts[0] + n, starts[1] + n)
-            if agreed == self._m:
+            agreed = self._agreement(tokens, starts[0] + n, starts[1] + n)
+            if agreed == self._m and not request.ahead:
                 self._rejected.discard(digest)
             length = min(length, agreed)
         self._drafted = digest
-        return _continuation(history, starts[0] + n, length)
+        return _continuation(tokens, starts[0] + n, length)
 
     @override
     def observe(self, outcome: Outcome) -> None:

@@ -85,8 +85,10 @@ class NgramK4V(NgramStrategy):
     def draft(self, request: DraftRequest) -> Sequence[int]:
         history, n = request.history, self._n
         if len(history) < n:
-            return ()
+            return ()  # also with tokens ahead: there is nothing to find yet
         key = self._count(history)
+        if request.ahead:
+            key = tuple(request.tokens[-n:])
         kept = self._table.get(hash(key))
         if kept is None or not _is_key(history, kept[0].start, key):
             return ()

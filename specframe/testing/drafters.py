@@ -41,6 +41,7 @@ class Oracle(Strategy):
     """ORACLE: replays a recorded plain run, so every draft token is accepted."""
 
     name = "oracle"
+    continues = True
     Options: ClassVar[type] = TapeOptions
 
     @property
@@ -50,7 +51,7 @@ class Oracle(Strategy):
 
     @override
     def draft(self, request: DraftRequest) -> Sequence[int]:
-        at = len(request.history)
+        at = len(request.tokens)
         limit = request.budget if self.max_draft is None else min(request.budget, self.max_draft)
         return cast("Sequence[int]", self.options.tape[at : at + limit])
 
@@ -180,6 +181,7 @@ class Junk(Strategy):
     """JUNK: empty, over-long, out of the vocabulary, of the wrong type, endless."""
 
     name = "junk"
+    continues = True
     Options: ClassVar[type] = JunkOptions
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
@@ -229,7 +231,7 @@ class Crash(Oracle):
     @override
     def draft(self, request: DraftRequest) -> Sequence[int]:
         self._reach("draft")
-        at = len(request.history)
+        at = len(request.tokens)
         return cast("Sequence[int]", self.options.tape[at : at + request.budget])
 
     @override
@@ -259,6 +261,7 @@ class Arbitrary(Strategy):
     """ARBITRARY: returns whatever a function answers, for instance one that draws from hypothesis data."""
 
     name = "arbitrary"
+    continues = True
     Options: ClassVar[type] = ArbitraryOptions
 
     @override
@@ -284,6 +287,7 @@ class AsBatch(BatchStrategy):
     """
 
     name = "as-batch"
+    continues = True
     Options: ClassVar[type] = AsBatchOptions
 
     def __init__(self, options: Any, context: StrategyContext) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from specframe.core.combination import AnySpec, Combination, Kind
 from specframe.core.ports import Rollback
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
@@ -136,13 +137,22 @@ def _is_text(piece: bytes) -> bool:
         return False
 
 
-def drafters(tape: Sequence[int], data: st.DataObject) -> st.SearchStrategy[StrategySpec]:
-    """Every adversarial drafter, per request and batched; ``tape`` is the whole right sequence."""
+def drafters(tape: Sequence[int], data: st.DataObject) -> st.SearchStrategy[AnySpec]:
+    """Every adversarial drafter, per request, batched and combined; ``tape`` is the whole right sequence."""
+    single = _single_drafters(tape, data)
+    return st.one_of(single, st.recursive(single, _combinations, max_leaves=4))
+
+
+def _combinations(parts: st.SearchStrategy[AnySpec]) -> st.SearchStrategy[AnySpec]:
+    return st.builds(Combination, st.sampled_from(Kind), st.lists(parts, min_size=2, max_size=3).map(tuple))
+
+
+def _single_drafters(tape: Sequence[int], data: st.DataObject) -> st.SearchStrategy[StrategySpec]:
     tape = tuple(tape)
     length = st.one_of(st.none(), st.integers(1, 8))
 
     def choose(request: DraftRequest) -> list[int]:
-        right = tape[len(request.history) : len(request.history) + request.budget]
+        right = tape[len(request.tokens) : len(request.tokens) + request.budget]
         wrong = st.lists(st.integers(-1, 2 + max(tape, default=0)), max_size=request.budget + 2)
         return data.draw(st.one_of(st.just(list(right)), wrong), label="draft")
 

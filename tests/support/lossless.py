@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from specframe.core.combination import AnySpec
 from specframe.core.engine import Engine
 from specframe.core.generation import Generation
 from specframe.core.ports import Rollback
@@ -23,7 +24,7 @@ from specframe.testing import AsBatch, Oracle, Output, Poison, ScriptedTarget, r
 SCHEDULERS: tuple[Callable[[], DraftScheduler], ...] = (Unlimited, Adaptive)
 
 
-def drafted(request: Request, spec: StrategySpec | None) -> Request:
+def drafted(request: Request, spec: AnySpec | None) -> Request:
     """The same request with a strategy."""
     return attrs.evolve(request, strategy=spec)
 
@@ -58,6 +59,11 @@ def check_stats(stats: RequestStats, completion: Completion) -> None:
     assert stats.emitted == completion.completion_tokens + ended_by_eog
     assert sum(stats.verified_per_position) == stats.verified
     assert sum(stats.accepted_per_position) == stats.accepted
+    for counter in ("drafted", "verified", "accepted"):
+        assert sum(getattr(own, counter) for own in stats.strategies.values()) == getattr(stats, counter)
+    for own in stats.strategies.values():
+        assert own.accepted <= own.verified <= own.drafted
+        assert own.draft_steps <= own.verified
 
 
 def check_memory(target: ScriptedTarget, committed: Sequence[Sequence[int]]) -> None:
@@ -69,7 +75,7 @@ def check_memory(target: ScriptedTarget, committed: Sequence[Sequence[int]]) -> 
 
 def check_strategies(engine: Engine) -> None:
     """No batched strategy saw the engine break a rule."""
-    for drafter in engine._drafters.values():
+    for drafter in engine._drafters.members.values():
         strategy = getattr(drafter, "_strategy", None)
         assert not isinstance(strategy, AsBatch) or not strategy.broken, strategy.broken
 

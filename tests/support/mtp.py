@@ -94,5 +94,5 @@ def request(prompt: Sequence[int], strategy: StrategySpec | None = None, n: int 
 
 def strategy_of(running: Engine, wanted: StrategySpec) -> Any:
     """The object that drafts for ``wanted``."""
-    drafter: Any = running._drafters[wanted]
+    drafter: Any = running._drafters.members[wanted]
     return drafter._strategy

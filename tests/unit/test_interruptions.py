@@ -145,7 +145,7 @@ def test_two_hundred_requests_leave_no_state_behind() -> None:
     """Objects the engine keeps do not grow with the number of requests."""
 
     def kept(engine: Engine) -> int:
-        return len(engine._queue) + len(engine._running) + len(engine._free) + len(engine._drafters)
+        return len(engine._queue) + len(engine._running) + len(engine._free) + len(engine._drafters.members)
 
     spec = StrategySpec.of(NgramK)
     with Engine(ScriptedTarget(n_seq=2)) as engine:

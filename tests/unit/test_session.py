@@ -216,7 +216,7 @@ class _Broken(_Keeper):
 
 
 def _keeper(engine: Engine) -> _Keeper:
-    (drafter,) = engine._drafters.values()
+    (drafter,) = engine._drafters.members.values()
     strategy = drafter._strategy  # type: ignore[attr-defined]
     assert isinstance(strategy, _Keeper)
     return strategy
