@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specframe.chat import ChatTemplate, templates_of
+from specframe.core.combination import AnySpec
 from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
-from specframe.core.strategy import StrategySpec
 from specframe.llm.llm import LLM, LLMInfo
 from specframe.llm.options import StrategyChoice, StrategyChooser
 
@@ -97,7 +97,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
 
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
     chooser = StrategyChooser(strategy, options, _draft_path(draft))
-    if draft is not None and chooser.default is not None and not chooser.default.cls.uses_draft_file:
+    if draft is not None and chooser.default is not None and not chooser.default.uses_draft_file:
         msg = f"strategy {chooser.default.name!r} does not use a draft file, but {os.fspath(draft)!r} was given"
         raise ConfigError(msg)
     watching = [*(cls() for cls in plugins.registry().observers()), *observers]
@@ -106,8 +106,8 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     wanted = chooser.default
     needed: Mapping[str, Any] = {}
     if wanted is not None:
-        wanted.cls.check_files(path, wanted.draft_path)
-        needed = wanted.cls.model_options(wanted.options, wanted.draft_path)
+        wanted.check_files(path)
+        needed = wanted.model_options
     checkpoints = _checkpoints(ctx_checkpoints, checkpoint_interval, checkpoint_mib)
     opened = Model(path, library=native, devices=devices, n_gpu_layers=n_gpu_layers, progress=progress, **needed)
     try:
@@ -156,9 +156,9 @@ def _checkpoints(count: int, interval: int, mib: int) -> PromptCheckpoints:
     return PromptCheckpoints(count=count, interval=interval, max_bytes=mib << 20 if whole else mib)
 
 
-def _rollback_depth(spec: StrategySpec | None, *, n_batch: int) -> int:
+def _rollback_depth(spec: AnySpec | None, *, n_batch: int) -> int:
     """Recurrent states to keep: the longest draft of the strategy, as far as batches of this size allow for it."""
-    wished = 0 if spec is None else spec.cls.rollback_depth(spec.options)
+    wished = 0 if spec is None else spec.rollback_depth
     return max(0, min(wished, n_batch - 2))  # llama.cpp wants two tokens more in a batch
 
 

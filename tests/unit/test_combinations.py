@@ -78,8 +78,8 @@ def test_first_guess_that_is_not_empty_is_taken_and_only_its_author_is_credited(
     # The prompt's token, then drafts of 3 and of 2 in turn.
     assert one == [((), 0, 1), ((), 0, 4), (RIGHT[10:12], 2, 3), ((), 0, 4), ((), 0, 1)]
     assert two == [((), 0, 1), (RIGHT[6:9], 3, 4), ((), 0, 3), (RIGHT[13:16], 3, 4), ((), 0, 1)]
-    credits = {label: (own.draft_steps, own.accepted) for label, own in completion.stats.strategies.items()}
-    assert credits == {"hears(lengths=(0, 2))": (1, 2), "hears(lengths=(3,))": (2, 6)}
+    credited = {label: (own.draft_steps, own.accepted) for label, own in completion.stats.strategies.items()}
+    assert credited == {"hears(lengths=(0, 2))": (1, 2), "hears(lengths=(3,))": (2, 6)}
 
 
 def test_members_are_named_by_what_tells_them_apart() -> None:
