@@ -22,8 +22,11 @@ COVERAGE_ALL  ?= 90
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: venv-demo  ## fetch a real model and compare plain with drafted generation on it
+demo: $(if $(NATIVE),venv,venv-demo)  ## fetch a real model and compare plain with drafted generation on it (NATIVE=1: on a native build)
 	$(BIN)/specframe pull smollm2-135m
+ifneq ($(NATIVE),)
+	$(BIN)/specframe runtime build
+endif
 	$(BIN)/python scripts/demo.py
 
 test: lint types layers docs coverage  ## every check and every test
@@ -49,9 +52,15 @@ docs: venv  ## build the documentation; a broken link is an error
 pytest: venv  ## the tests alone, e.g. make pytest PYTEST_ARGS="-k stop -x"
 	$(BIN)/pytest $(PYTEST_ARGS)
 
+# llama.cpp is built from source as a part of the tests; on a machine that cannot, they say so and do without.
+ifeq ($(shell command -v c++ || command -v g++ || command -v clang++),)
+UNBUILT = -m "not build"
+endif
+
 coverage: venv  ## the tests with branch coverage
+	@$(if $(UNBUILT),echo "NOT TESTED: the native build, for want of a C++ compiler (apt install g++)",:)
 	@rm -f .coverage .coverage.*
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report= $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report= $(UNBUILT) $(PYTEST_ARGS)
 	$(BIN)/coverage report --fail-under=$(COVERAGE_ALL)
 	$(BIN)/coverage report --include='specframe/core/*' --fail-under=$(COVERAGE_CORE)
 

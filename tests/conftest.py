@@ -10,6 +10,8 @@ from pathlib import Path
 # soon as something else wants the processor.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+# The same library on every machine, whatever was built there; SPECFRAME_LLAMA_LIB tests another one.
+os.environ.setdefault("SPECFRAME_RUNTIME", "xllamacpp")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from specframe.backends.llama.processor import machine_features
 from specframe.compatibility import check_files
 from specframe.core.errors import ConfigError
-from specframe.diagnosis import machine_features
 
 Cli = Callable[..., Any]
 Zoo = Callable[[str], Path]

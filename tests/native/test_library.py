@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +38,15 @@ class FakeLibrary:
         if name in self._missing:
             raise AttributeError(f"symbol {name!r} not found")
         return self._answers.get(name) or getattr(self._real, name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def usual_search() -> Iterator[None]:
+    """What is said here of the wheel is said of the wheel, whichever library the other tests run on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SPECFRAME_LLAMA_LIB", raising=False)
+        patch.setenv("SPECFRAME_RUNTIME", "xllamacpp")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -134,24 +143,6 @@ def test_a_library_that_is_not_llama_is_refused() -> None:
     libc = next(Path("/lib").glob("*/libm.so.6"))
     with pytest.raises(ConfigError, match=r"no llama_version\(\)"):
         load_library(libc)
-
-
-def test_a_native_build_comes_first_and_its_refusal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = tmp_path / "runtimes" / "native-1" / "libllama.so"
-    build.parent.mkdir(parents=True)
-    build.write_bytes(b"not ELF")
-    monkeypatch.setattr(discovery, "runtimes_dir", lambda: tmp_path / "runtimes")
-    library = load_library()
-    assert library.source.startswith("xllamacpp")
-    assert [where for where, _ in library.refused] == [str(build)]
-    assert runtime_facts(library).refused == library.refused
-
-
-def test_candidates_without_a_native_build_are_the_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "runtimes_dir", lambda: tmp_path)
-    monkeypatch.delenv("SPECFRAME_LLAMA_LIB", raising=False)
-    found = list(discovery.candidates(None))
-    assert [candidate.source.split()[0] for candidate in found] == ["xllamacpp", "llama-cpp-py-sync"]
 
 
 def test_the_default_carrier_is_the_dependency() -> None:

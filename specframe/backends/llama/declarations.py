@@ -58,11 +58,27 @@ class Carrier:
 
 
 @attrs.frozen
+class Recipe:
+    """How a library is built from the source that a carrier holds."""
+
+    carrier: Carrier
+    target: str
+    """What is built: the library and what it links to."""
+    output: str
+    """Directory of the build tree in which the libraries are."""
+    options: Mapping[str, str]
+    """CMake options of every build."""
+    backends: Mapping[str, Mapping[str, str]]
+    """CMake options that each backend adds."""
+
+
+@attrs.frozen
 class Pin:
     """The contents of ``pin.toml``."""
 
     tag: str
     carriers: Mapping[str, Carrier]
+    recipe: Recipe
     abis: tuple[str, ...]
     """Accepted answers of ``llama_version()``, newest first."""
     defaults: Mapping[str, Mapping[str, Any]]
@@ -94,9 +110,17 @@ def pin() -> Pin:
     """The pinned llama.cpp: carriers, accepted ABIs and the values expected at load."""
     raw = tomllib.loads((vendor_dir() / "pin.toml").read_text(encoding="utf-8"))
     carriers = {name: Carrier(name=name, **fields) for name, fields in raw["carriers"].items()}
+    build = raw["build"]
     return Pin(
         tag=raw["upstream"]["tag"],
         carriers=MappingProxyType(carriers),
+        recipe=Recipe(
+            carrier=carriers[build["carrier"]],
+            target=build["target"],
+            output=build["output"],
+            options=MappingProxyType(build["options"]),
+            backends=MappingProxyType({name: MappingProxyType(extra) for name, extra in build["backends"].items()}),
+        ),
         abis=tuple(raw["abi"]),
         defaults=MappingProxyType({name: MappingProxyType(values) for name, values in raw["defaults"].items()}),
     )

@@ -12,10 +12,10 @@ from pathlib import Path
 import attrs
 
 from specframe.backends.llama.declarations import Carrier, pin
-from specframe.cache import cache_directory
+from specframe.backends.llama.native_builds import NativeBuild, chosen_runtime, native_builds
 
-#: Names a shared libllama has, by platform.
-LIBRARY_NAMES = ("libllama.so", "libllama.dylib", "llama.dll")
+#: Wheels that carry a library, best first.
+WHEELS = ("xllamacpp", "llama-cpp-py-sync")
 
 
 @attrs.frozen
@@ -25,9 +25,11 @@ class Candidate:
     source: str
     path: Path | None
     missing: str = ""
-    """Why there is no path."""
+    """Why there is no path, or why it is not tried."""
     explicit: bool = False
     """Chosen by the caller: no other candidate may take its place."""
+    name: str = ""
+    """What ``specframe runtime use`` calls it."""
 
 
 def candidates(path: str | os.PathLike[str] | None) -> Iterator[Candidate]:
@@ -39,21 +41,29 @@ def candidates(path: str | os.PathLike[str] | None) -> Iterator[Candidate]:
     if chosen:
         yield Candidate("SPECFRAME_LLAMA_LIB", Path(chosen), explicit=True)
         return
-    yield from native_builds()
-    for name in ("xllamacpp", "llama-cpp-py-sync"):
-        yield installed(pin().carriers[name])
+    found = runtimes()
+    name = os.environ.get("SPECFRAME_RUNTIME")
+    if name:
+        named = [candidate for candidate in found if candidate.name == name]
+        missing = f"there is no runtime of that name; there are {', '.join(c.name for c in found)}"
+        yield (
+            attrs.evolve(named[0], explicit=True)
+            if named
+            else Candidate(f"SPECFRAME_RUNTIME {name}", None, missing=missing, explicit=True)
+        )
+        return
+    first = chosen_runtime()
+    yield from sorted(found, key=lambda candidate: candidate.name != first)
 
 
-def runtimes_dir() -> Path:
-    """Where native builds of the pinned source live, one directory per build."""
-    return cache_directory("runtimes")
+def runtimes() -> list[Candidate]:
+    """Every native build, newest first, then the wheels."""
+    return [*map(_built, native_builds()), *(installed(pin().carriers[name]) for name in WHEELS)]
 
 
-def native_builds() -> Iterator[Candidate]:
-    """Libraries built on this machine, newest first; nothing when there are none."""
-    found = [path for name in LIBRARY_NAMES for path in runtimes_dir().glob(f"*/{name}")]
-    for path in sorted(found, key=lambda item: item.stat().st_mtime, reverse=True):
-        yield Candidate(f"native build {path.parent.name}", path)
+def _built(build: NativeBuild) -> Candidate:
+    why = build.unusable
+    return Candidate(f"native build {build.name}", None if why else build.path, missing=why, name=build.name)
 
 
 def installed(carrier: Carrier) -> Candidate:
@@ -61,14 +71,15 @@ def installed(carrier: Carrier) -> Candidate:
     try:
         distribution = importlib.metadata.distribution(carrier.name)
     except importlib.metadata.PackageNotFoundError:
-        return Candidate(carrier.name, None, missing="not installed")
+        return Candidate(carrier.name, None, missing="not installed", name=carrier.name)
     source = f"{carrier.name} {distribution.version}"
     if distribution.version != carrier.version:
-        return Candidate(source, None, missing=f"the pinned version is {carrier.version}")
+        return Candidate(source, None, missing=f"the pinned version is {carrier.version}", name=carrier.name)
     path = Path(str(distribution.locate_file(carrier.library or "")))
     if not path.is_file():
-        return Candidate(source, None, missing=f"the package has no {carrier.library} on this platform")
-    return Candidate(source, path)
+        missing = f"the package has no {carrier.library} on this platform"
+        return Candidate(source, None, missing=missing, name=carrier.name)
+    return Candidate(source, path, name=carrier.name)
 
 
 def prefer_short_spins() -> None:

@@ -74,7 +74,7 @@ def load_library(path: str | os.PathLike[str] | None = None) -> Library:
 def _load(candidate: Candidate, path: Path, refused: tuple[tuple[str, str], ...]) -> Library:
     path = path.resolve()
     if path in _loaded:
-        return attrs.evolve(_loaded[path], refused=refused)
+        return attrs.evolve(_loaded[path], source=candidate.source, refused=refused)
     if not path.is_file():
         raise ConfigError("there is no such file")
     discovery.prefer_short_spins()

@@ -1,0 +1,109 @@
+"""The native builds in the user's cache: what each is, and which runtime was chosen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from specframe.backends.llama.processor import machine_features
+from specframe.cache import cache_directory
+from specframe.core.errors import ConfigError
+
+#: The file that describes a build, in its directory.
+MANIFEST = "build.json"
+#: The file that holds the name of the chosen runtime, beside the builds.
+_CHOICE = "chosen"
+
+
+def _names(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(given)
+
+
+@attrs.frozen(kw_only=True)
+class NativeBuild:
+    """A library that was built on this machine."""
+
+    name: str
+    """Of its directory."""
+    backend: str
+    """``cpu``, ``cuda``, ...: what it was built for."""
+    upstream: str
+    """Tag or commit of llama.cpp."""
+    library: str
+    """File name of libllama."""
+    options: Mapping[str, str]
+    """CMake options."""
+    compiler: str
+    cpu_features: tuple[str, ...] = attrs.field(converter=_names)
+    """What the processor it was built for can do; it may use all of that."""
+    made: str
+    """When, ISO 8601."""
+
+    @property
+    def path(self) -> Path:
+        """The library."""
+        return builds_directory() / self.name / self.library
+
+    @property
+    def unusable(self) -> str:
+        """Why this machine cannot run it; empty when it can."""
+        here = machine_features()
+        lacking = [name for name in self.cpu_features if name not in here]
+        if lacking and here:
+            return (
+                f"it was built for a processor with {', '.join(lacking)}, which this one lacks; "
+                f"build it again: specframe runtime build --backend {self.backend}"
+            )
+        return ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**attrs.asdict(self), "options": dict(self.options)}
+
+
+def builds_directory() -> Path:
+    """Where native builds live, one directory per build."""
+    return cache_directory("runtimes")
+
+
+def native_builds() -> list[NativeBuild]:
+    """Libraries built on this machine, newest first. What is damaged is left out."""
+    found = [read_manifest(path.parent) for path in builds_directory().glob(f"*/{MANIFEST}")]
+    return sorted((build for build in found if build is not None), key=lambda build: build.made, reverse=True)
+
+
+def read_manifest(directory: Path) -> NativeBuild | None:
+    """The build in a directory; None where there is none, or one that was described by another version."""
+    try:
+        raw = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        return NativeBuild(**{**raw, "name": directory.name})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def chosen_runtime() -> str | None:
+    """The runtime that comes first whatever the order, by name; None: nothing was chosen."""
+    try:
+        return (builds_directory() / _CHOICE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def choose_runtime(name: str | None) -> None:
+    """Let ``name`` come first from now on; None: back to the usual order. Raises ConfigError when it cannot be kept."""
+    path = builds_directory() / _CHOICE
+    try:
+        if name is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(f"{name}\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(f"the choice cannot be kept in {path.parent}: {error}") from error
