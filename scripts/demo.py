@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import specframe
+from specframe.diagnosis import diagnose_runtime
 
 MODEL = "smollm2-135m"  # fetched by `specframe pull`
 STRATEGY = "ngram-k"
@@ -50,6 +51,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 120)
     messages = [{"role": "user", "content": PROMPT}]
     with specframe.load(MODEL, strategy=STRATEGY, options=OPTIONS) as llm:
+        console.print(f"llama.cpp: {llm.info.library}", *diagnose_runtime().advice, sep="\n", highlight=False)
         llm.chat(messages, max_tokens=1, strategy="none")  # the first request pays for loading pages of the file
         plain = llm.chat(messages, max_tokens=MAX_TOKENS, temperature=0.0, strategy="none", reuse_prefix=False)
         drafted = llm.chat(messages, max_tokens=MAX_TOKENS, temperature=0.0, reuse_prefix=False)

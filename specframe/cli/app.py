@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specframe.cli import chatting, diagnosing, generating, inspecting, pulling
+from specframe.cli import chatting, diagnosing, generating, inspecting, pulling, runtimes
 
 app = typer.Typer(
     name="specframe",
@@ -36,5 +36,5 @@ def _specframe(
     pass
 
 
-for _part in (generating, chatting, inspecting, diagnosing, pulling):
+for _part in (generating, chatting, inspecting, diagnosing, pulling, runtimes):
     _part.register(app)

@@ -235,7 +235,7 @@ class ModelFlags:
     def load(self, *, template: Path | None = None) -> LLM:
         """Open the model. Raises ConfigError or BackendError."""
         # What follows imports numpy and the native library; --help and usage errors do without.
-        from specframe.cli.pulling import progress_bar  # noqa: PLC0415
+        from specframe.cli.progress import progress_bar  # noqa: PLC0415
         from specframe.llm import load  # noqa: PLC0415
         from specframe.plugins import parse_options  # noqa: PLC0415
 

@@ -1,44 +1,14 @@
-"""``specframe pull``, and the progress bar of everything that downloads."""
+"""``specframe pull``."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from specframe.cli.command import JsonFlag, command
 from specframe.cli.output import print_json, print_table
-
-_STAGES = {
-    "wait": "waiting for another process",
-    "download": "downloading",
-    "extract": "unpacking",
-    "check": "checking",
-}
-
-
-@contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A reporter for the catalogue that draws on stderr, when that is a terminal."""
-    from rich.console import Console  # noqa: PLC0415 -- only what downloads needs it
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("starting", total=None)
-        stage = ""
-
-        def report(now: str, done: int, total: int) -> None:
-            nonlocal stage
-            if now != stage:
-                stage = now
-                bar.reset(task, total=total or None, description=_STAGES.get(now, now))
-            bar.update(task, completed=done)
-
-        yield report
+from specframe.cli.progress import progress_bar
 
 
 def register(app: typer.Typer) -> None:

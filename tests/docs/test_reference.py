@@ -27,7 +27,18 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 BUILT_IN = Registry.discover(load="").strategies()
 CONTRACTS = (specframe.Strategy, specframe.BatchStrategy, specframe.Observer)
-COMMANDS: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Name and command, those of groups as ``group command``."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+COMMANDS: dict[str, Any] = dict(commands(typer.main.get_command(app)))
 
 
 def page(name: str) -> str:
@@ -97,7 +108,7 @@ def test_every_option_of_a_command_is_in_its_section_or_in_one_it_points_to(name
     own = sections(page("cli.md"), "##")
     text = own[f"`specframe {name}`"]
     shared = [body for title, body in own.items() if f"(#{title.lower().replace(' ', '-')})" in text]
-    described = set(re.findall(r"`(-{1,2}[a-z-]+)", "".join([text, *shared])))
+    described = set(re.findall(r"`(-{1,2}[A-Za-z-]+)", "".join([text, *shared])))
     options = {o for p in COMMANDS[name].params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")}
     assert options
     assert options - described == set()
