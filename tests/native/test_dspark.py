@@ -14,6 +14,7 @@ from specframe.core.errors import ConfigError
 from specframe.testing.zoo import Block, Markov, Own, Reads, World, corrupt, dflash, targets
 from tests.support.acceptance import expected
 from tests.support.blocks import RecordingDspark
+from tests.support.exact import quantized
 from tests.support.llama import Zoo
 from tests.support.mtp import PROMPTS, engine, request, spec, strategy_of
 from tests.support.server import ask
@@ -25,9 +26,6 @@ UPSTREAM = {
 }
 LAYOUTS = ("anchor", "bonus")
 ERRORS = tuple(UPSTREAM["bonus"])
-
-#: The Markov head decides alone: nothing else in the model has an opinion.
-ALONE = Block(backbone=False, strength=0.0)
 
 
 def drafter(path: Path, layout: str, *, own: Own | None = None, error: float = 0.2, **markov: Any) -> Path:
@@ -48,10 +46,15 @@ def _tensor(path: Path, name: str) -> Any:
 # -- acceptance -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("own", [Own(), Own(mapped=True)], ids=["full", "reduced"])
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_acceptance_is_what_the_weights_say(tmp_path: Path, layout: str, error: float, own: Own) -> None:
+@pytest.mark.parametrize(
+    ("layout", "own", "error"),
+    [
+        *((layout, Own(), error) for layout in LAYOUTS for error in ERRORS),
+        *((layout, own, 0.25) for layout in LAYOUTS for own in (Own(mapped=True), Own(embeddings=False))),
+        ("bonus", Own(embeddings=False, head=False), 0.25),
+    ],
+)
+def test_acceptance_is_what_the_weights_say(tmp_path: Path, layout: str, own: Own, error: float) -> None:
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     draft = drafter(tmp_path / "draft.gguf", layout, error=error, own=own)
     with engine(target, draft, n_seq=3) as (running, _):
@@ -72,6 +75,33 @@ def test_acceptance_is_upstreams(tmp_path: Path, layout: str, error: float) -> N
         done = [generation.result().stats for generation in [running.submit(request(p, wanted)) for p in PROMPTS]]
     rate = sum(stats.accepted for stats in done) / sum(stats.verified for stats in done)
     assert rate == pytest.approx(UPSTREAM[layout][error], abs=0.03)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_quantized_drafts_draft_the_same(zoo: Zoo, tmp_path: Path, layout: str, kind: str) -> None:
+    draft = zoo(f"dspark-{layout}")
+    smaller = quantized(draft, tmp_path / "smaller.gguf", kind=kind)
+    with engine(zoo("llama-bigram"), draft, n_seq=2) as (running, _):
+        wanted = [spec(path, RecordingDspark, n_max=4, p_min=0.5) for path in (draft, smaller)]
+        full, small = (running.submit(request(PROMPTS[0], each)).result().stats for each in wanted)
+    assert 0 < full.accepted == small.accepted
+    assert full.accepted_per_position == small.accepted_per_position
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_choosing_on_the_host_gives_the_same_drafts(zoo: Zoo, layout: str) -> None:
+    draft = zoo(f"dspark-{layout}")
+    with engine(zoo("llama"), draft, n_seq=3) as (running, _):
+        for p_min in (0.0, 0.5):
+            made = []
+            for inside in (True, False):
+                wanted = spec(draft, RecordingDspark, n_max=4, p_min=p_min, backend_sampling=inside)
+                for generation in [running.submit(request(p, wanted)) for p in PROMPTS]:
+                    generation.result()
+                made.append(strategy_of(running, wanted).drafts)
+            assert made[0] == made[1]
+            assert any(ids for _, ids in made[0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
