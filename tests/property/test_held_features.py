@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         lost=st.integers(0, 9).map(lambda n: n == 0),
         failed=st.integers(0, 9).map(lambda n: n == 0),
     )
-    def verify(self, draft: list[int], token: int, n_accepted: int, n_back: int, lost: bool, failed: bool) -> None:  # noqa: PLR0917 -- a rule
+    def verify(self, draft: list[int], token: int, n_accepted: int, n_back: int, lost: bool, failed: bool) -> None:
         """Everything pending and a draft; nothing is committed when the step is given up."""
         self.decode(self.text[self.n_past :] + draft, lost=lost)
         if not failed:
