@@ -37,6 +37,7 @@ CASES = [
     BlockCase("llama", "dflash2-shared", RecordingDflash2),
     BlockCase("qwen35", "dflash2-qwen35", RecordingDflash2, {"n_rs_seq": 8}),
     BlockCase("gemma4", "dflash2", RecordingDflash2),
+    BlockCase("llama", "dflash2", RecordingDflash2, {"kv_unified": True}),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 some_cases = pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3], CASES[4]], ids=str)
@@ -101,7 +102,7 @@ def test_a_draft_depends_on_the_text_alone(zoo: Zoo, case: BlockCase) -> None:
     with engine(zoo(case.target), zoo(case.draft), n_seq=3, n_ubatch=16, **case.options) as (running, _):
         wanted = wanted_of(zoo, case, n_max=3)
         for prompt in PROMPTS[:2]:
-            texts = [(prompt, 50), (PROMPTS[2] * 3, 30), (PROMPTS[1], 20)]
+            texts = [(prompt, 50), (PROMPTS[1], 20), (PROMPTS[2] * 3, 30)]  # the middle one ends first
             for generation in [running.submit(request(text, wanted, n=n)) for text, n in texts]:
                 generation.result()
         assert compare_with_fresh_starts(running, wanted, every=4) > 20
@@ -283,6 +284,22 @@ def test_choosing_on_the_host_gives_the_same_drafts(zoo: Zoo) -> None:
                 made.append(strategy_of(running, wanted).drafts)
             assert made[0] == made[1]
             assert any(ids for _, ids in made[0])
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[4]], ids=str)
+def test_memory_formats_are_taken(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        plain, *drafted = (
+            running.submit(request(PROMPTS[0], strategy)).result()
+            for strategy in (None, wanted_of(zoo, case), wanted_of(zoo, case, type_k="q8_0", type_v="q8_0", threads=1))
+        )
+        sizes = [
+            strategy_of(running, wanted_of(zoo, case, **types))._context.save_state(0).nbytes
+            for types in ({}, {"type_k": "q8_0", "type_v": "q8_0", "threads": 1})
+        ]
+    assert [each.tokens for each in drafted] == [plain.tokens] * 2
+    assert drafted[1].stats.accepted > 0.5 * drafted[0].stats.accepted > 0
+    assert sizes[1] < 0.7 * sizes[0]
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
