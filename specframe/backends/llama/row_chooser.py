@@ -31,12 +31,13 @@ class RowChooser:
         self._context = context
         for seq in range(n_seq):
             chain = self._lib.llama_sampler_chain_init(self._lib.llama_sampler_chain_default_params())
-            sampler = (
-                self._lib.llama_sampler_init_top_k(N_CANDIDATES)
-                if self._probabilities
-                else self._lib.llama_sampler_init_greedy()
-            )
-            self._lib.llama_sampler_chain_add(chain, sampler)
+            self._lib.llama_sampler_chain_add(chain, self._lib.llama_sampler_init_greedy())
+            if self._probabilities:
+                # Behind the choice, for its probability only. The choice is not read from these candidates: llama.cpp
+                # plans memory for one graph and reuses it for others of the same size, whatever their outputs
+                # (ggml_gallocr_needs_realloc), so that ids that are worked on further may be overwritten by another
+                # row's. Results that nothing else reads never are.
+                self._lib.llama_sampler_chain_add(chain, self._lib.llama_sampler_init_top_k(N_CANDIDATES))
             if not self._lib.llama_set_sampler(context, seq, chain):
                 self._lib.llama_sampler_free(chain)
                 native_log.take()
@@ -51,32 +52,34 @@ class RowChooser:
             self._lib.llama_sampler_free(chain)
         self._chains = []
 
-    def choose(self, context: Any, outputs: Sequence[int]) -> list[tuple[int, float]]:
-        """Token and probability for the batch indices ``outputs``, all the outputs there were."""
+    def choose(
+        self, context: Any, outputs: Sequence[int], rows: Sequence[int] | None = None
+    ) -> list[tuple[int, float]]:
+        """Token and probability for the batch indices ``outputs``; ``rows`` of logits are theirs, or the first ones."""
         if not self._chains:
-            return self._from_logits(context, len(outputs))
-        if self._probabilities:
-            return [self._from_candidates(context, index) for index in outputs]
+            return self._from_logits(context, range(len(outputs)) if rows is None else rows)
         tokens = [int(self._lib.llama_get_sampled_token_ith(context, index)) for index in outputs]
         if tokens and min(tokens) < 0:
             raise failure("choosing draft tokens", meaning="the backend chose none", outputs=list(outputs))
-        return [(token, 1.0) for token in tokens]
+        if not self._probabilities:
+            return [(token, 1.0) for token in tokens]
+        return [(token, self._probability(context, index)) for token, index in zip(tokens, outputs, strict=True)]
 
-    def _from_candidates(self, context: Any, index: int) -> tuple[int, float]:
-        lib, unpack = self._lib, self._ffi.unpack
-        n = int(lib.llama_get_sampled_candidates_count_ith(context, index))
-        if not 0 < n == int(lib.llama_get_sampled_logits_count_ith(context, index)) <= N_CANDIDATES:
+    def _probability(self, context: Any, index: int) -> float:
+        n = int(self._lib.llama_get_sampled_logits_count_ith(context, index))
+        if not 0 < n <= N_CANDIDATES:
             raise failure("choosing draft tokens", meaning="the backend left no candidates", index=index, n=n)
-        logits = unpack(lib.llama_get_sampled_logits_ith(context, index), n)
+        logits = self._ffi.unpack(self._lib.llama_get_sampled_logits_ith(context, index), n)
         best = max(logits)
-        token = int(lib.llama_get_sampled_candidates_ith(context, index)[logits.index(best)])
-        return token, 1.0 / sum(math.exp(logit - best) for logit in logits)
+        return 1.0 / sum(math.exp(logit - best) for logit in logits)
 
-    def _from_logits(self, context: Any, n: int) -> list[tuple[int, float]]:
+    def _from_logits(self, context: Any, wanted: Sequence[int]) -> list[tuple[int, float]]:
         pointer = self._lib.llama_get_logits(context)
         if not pointer:
-            raise failure("reading draft logits", meaning="the context has none", rows=n)
-        rows = native_rows(self._library, pointer, n, self._n_vocab)
+            raise failure("reading draft logits", meaning="the context has none", rows=len(wanted))
+        rows = native_rows(self._library, pointer, max(wanted, default=-1) + 1, self._n_vocab)
+        if len(wanted) < len(rows):
+            rows = rows[wanted]
         tokens = rows.argmax(axis=1).tolist()
         if not self._probabilities:
             return [(token, 1.0) for token in tokens]
