@@ -21,8 +21,8 @@ from specframe.core.ports import Decoded, Rows
 from specframe.core.strategy import StrategyContext, Suitability
 
 if TYPE_CHECKING:
+    from specframe.backends.llama.autoregressive_context import DraftEntry
     from specframe.backends.llama.model import Model
-    from specframe.backends.llama.nextn_context import DraftEntry
     from specframe.backends.llama.services import LlamaServices
 
 #: Hidden states kept per sequence of places in a prompt that a later one may go on from (where checkpoints are taken).

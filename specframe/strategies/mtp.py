@@ -6,100 +6,23 @@ them as ``draft-mtp``.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import attrs
-import numpy as np
 from typing_extensions import override
 
 from specframe.core.errors import ConfigError
-from specframe.core.history import History
-from specframe.core.ports import Decoded, Need, Rows
-from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
-from specframe.strategies._options import fraction, whole_number
-from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services, suits_file
+from specframe.core.ports import Need
+from specframe.strategies.autoregressive import Autoregressive
 
-MAX_DRAFT = 64
-#: Tokens that may wait to be evaluated by the heads together with a draft.
-MAX_WAITING = 32
-_UNSET = attrs.validators.optional
+if TYPE_CHECKING:
+    from specframe.backends.llama.model import Model
+    from specframe.backends.llama.nextn_context import NextnContext
+    from specframe.backends.llama.services import LlamaServices
 
 
-@attrs.frozen(kw_only=True)
-class MtpOptions:
-    """Options of ``mtp``."""
-
-    n_max: int = attrs.field(
-        default=3,
-        validator=whole_number(1, MAX_DRAFT),
-        metadata={"doc": "most tokens to draft; chained heads: one each"},
-    )
-    n_min: int = attrs.field(
-        default=0, validator=whole_number(0, MAX_DRAFT), metadata={"doc": "drafts shorter than this are dropped"}
-    )
-    p_min: float = attrs.field(
-        default=0.0, validator=fraction, metadata={"doc": "a draft ends before a token less probable than this"}
-    )
-    type_k: str = attrs.field(default="f16", metadata={"doc": "memory format of the heads' keys"})
-    type_v: str = attrs.field(default="f16", metadata={"doc": "memory format of the heads' values"})
-    n_ctx: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(1, 2**31 - 1)),
-        metadata={"doc": "tokens of a sequence the heads can hold; the target's unless set"},
-    )
-    n_batch: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(1, 2**31 - 1)),
-        metadata={"doc": "most tokens the heads evaluate at once; the target's unless set"},
-    )
-    threads: int | None = attrs.field(
-        default=None, validator=_UNSET(whole_number(1, 512)), metadata={"doc": "threads; the target's unless set"}
-    )
-    devices: str | None = attrs.field(
-        default=None,
-        validator=_UNSET(attrs.validators.instance_of(str)),
-        metadata={"doc": "devices of the draft file, separated by commas, or none; the target's unless set"},
-    )
-    n_gpu_layers: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(0, 2**31 - 1)),
-        metadata={"doc": "layers of the draft file to keep on a GPU; all unless set"},
-    )
-    backend_sampling: bool = attrs.field(
-        default=True,
-        validator=attrs.validators.instance_of(bool),
-        metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
-    )
-
-    def __attrs_post_init__(self) -> None:
-        if self.n_min > self.n_max:
-            msg = f"n_min={self.n_min} would drop every draft of n_max={self.n_max} tokens; lower it"
-            raise ValueError(msg)
-
-
-@attrs.define(eq=False)
-class _Draft:
-    """One sequence while it is drafted for."""
-
-    seq: int
-    pos: int
-    """Of the last committed token."""
-    limit: int
-    start: int
-    """Position of the first of ``inputs``."""
-    inputs: list[int]
-    """What the heads have not evaluated yet: waiting tokens, and the last committed one."""
-    states: Rows
-    """What pairs with ``inputs`` and the tokens drafted behind them."""
-    tokens: list[int] = attrs.field(factory=list)
-    n_steps: int = 0
-    done: bool = False
-
-
-class Mtp(BatchStrategy):
+class Mtp(Autoregressive):
     """The model's own prediction heads, from the target's file or from a draft file.
 
     **Input.** A head reads a token and the hidden state of the target one position before it, and predicts the token
@@ -117,12 +40,6 @@ class Mtp(BatchStrategy):
     name = "mtp"
     needs = Need.HIDDEN
     uses_draft_file = True
-    Options = MtpOptions
-
-    @classmethod
-    @override
-    def rollback_depth(cls, options: Any) -> int:
-        return int(options.n_max)
 
     @classmethod
     @override
@@ -137,185 +54,18 @@ class Mtp(BatchStrategy):
 
         check_mtp(inspect(target), None if draft is None else inspect(draft))
 
-    @classmethod
     @override
-    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
-        return suits_file(cls.name, target, draft)
-
-    def __init__(self, options: Any, context: StrategyContext) -> None:
-        super().__init__(options, context)
+    def _check(self, services: LlamaServices, draft: Path | None) -> None:
         from specframe.backends.llama.mtp_files import check_mtp  # noqa: PLC0415 -- native
-        from specframe.backends.llama.nextn_context import DraftEntry  # noqa: PLC0415 -- native
 
-        services, path = llama_services(self.name, context), context.draft_path
-        check_mtp(services.model.gguf, None if path is None else services.inspect(path))
-        if path is None and not services.model.load_mtp:
+        check_mtp(services.model.gguf, None if draft is None else services.inspect(draft))
+        if draft is None and not services.model.load_mtp:
             msg = (
                 f"the NextN layers of {services.model.path.name} were not loaded; choose strategy {self.name!r} when "
                 "the model is loaded"
             )
             raise ConfigError(msg)
-        self._entry = DraftEntry
-        self._model, self._owned = draft_model(
-            services, path, load_mtp=True, devices=options.devices, n_gpu_layers=options.n_gpu_layers
-        )
-        try:
-            self._context = services.open_heads(
-                self._model,
-                n_ctx=None if options.n_ctx is None else min(options.n_ctx, context.target.n_ctx),
-                n_batch=max(options.n_batch or context.target.n_batch, (options.n_max + 1) * context.target.n_seq),
-                type_k=options.type_k,
-                type_v=options.type_v,
-                n_threads=options.threads,
-                backend_sampling=options.backend_sampling,
-                probabilities=options.p_min > 0,
-            )
-        except BaseException:
-            if self._owned:
-                self._model.close()
-            raise
-        self._n_max: int = options.n_max
-        self._chained = self._context.n_heads > 1
-        if self._chained:
-            self._n_max = min(self._n_max, self._context.n_heads)
-        self._shared = self._context.shares_memory
-        n_seq = context.target.n_seq
-        # Beside the waiting tokens, each sequence has the last committed token in a draft batch, or the whole draft.
-        self._patience = min(MAX_WAITING, self._context.n_batch // n_seq - self._n_max)
-        self._held = [HeldSequence(self._context.width, self._n_max + 1) for _ in range(n_seq)]
-
-    @property
-    @override
-    def max_draft(self) -> int:
-        return self._n_max
 
     @override
-    def begin(self, seq: int, history: History, n_held: int) -> int:
-        return self._held[seq].begin(history[:n_held])
-
-    @override
-    def process(self, batch: Sequence[Decoded]) -> None:
-        late = []
-        for decoded in batch:
-            held = self._held[decoded.seq]
-            held.seen(decoded)
-            if self._shared:
-                held.evaluated = len(held.tokens)
-            elif len(held.tokens) - held.evaluated > self._patience:
-                late.append(decoded.seq)
-        if late:
-            self._take_over(late)
-
-    def _take_over(self, seqs: Sequence[int]) -> None:
-        """Let the heads see the tokens that wait; nothing is predicted."""
-        context, entries = self._context, []
-        for seq in seqs:
-            held = self._held[seq]
-            n = min(len(held.tokens), context.n_ctx)
-            if held.evaluated < n and (found := held.waiting(n)) is not None:
-                tokens, states = found
-                entries.append(self._entry(seq, held.evaluated, tokens, states[:-1]))
-        for part in batches(entries, context.n_batch):
-            try:
-                for head in range(context.n_heads):
-                    for entry in part:
-                        context.truncate(entry.seq, entry.pos)
-                    context.use_head(head)
-                    context.decode(part)
-            finally:
-                context.use_head(0)
-            for entry in part:
-                self._held[entry.seq].evaluated = entry.pos + len(entry.tokens)
-        for seq in seqs:
-            held = self._held[seq]
-            if held.evaluated >= context.n_ctx:
-                held.evaluated = len(held.tokens)  # beyond what fits nothing is drafted, and nothing has to wait
-
-    @override
-    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
-        drafts = [self._start(request) for request in requests]
-        live = [draft for draft in drafts if draft is not None]
-        try:
-            step = 0
-            while live:
-                self._predict(live, step)
-                live = [draft for draft in live if not draft.done]
-                step += 1
-        finally:
-            if self._chained:
-                self._context.use_head(0)
-        n_min: int = self.options.n_min
-        return [draft.tokens if draft and len(draft.tokens) >= min(n_min, draft.limit) else () for draft in drafts]
-
-    def _start(self, request: DraftRequest) -> _Draft | None:
-        """Ready to draft behind the last committed token; None when that is not possible now."""
-        history, seq = request.history, request.seq
-        held, pos = self._held[seq], len(history) - 1
-        limit = min(self._n_max, request.budget, self._context.n_ctx - pos)
-        if limit < 1 or (self._shared and self._context.n_past(seq) != pos):
-            return None  # or the target has tokens to evaluate again, and its memory is behind
-        if (found := held.waiting(pos)) is None:
-            return None
-        tokens, states = found
-        return _Draft(seq, pos, limit, held.evaluated, [*tokens, history[-1]], states)
-
-    def _predict(self, drafts: Sequence[_Draft], step: int) -> None:
-        """One more token for each of ``drafts``, in one evaluation."""
-        context, entries = self._context, []
-        context.use_head(step if self._chained else 0)
-        for draft in drafts:
-            tokens, states, start = draft.inputs, draft.states, draft.start
-            if self._chained:
-                # Another head is another layer, with memory of its own: it has to see all that came before.
-                tokens = [*tokens, *draft.tokens]
-            elif step:
-                tokens, start = draft.tokens[-1:], draft.pos if self._shared else draft.pos + step
-            context.truncate(draft.seq, start)
-            entries.append(self._entry(draft.seq, start, tokens, states, output=True))
-        context.decode(entries)
-        states = context.states()
-        for i, (draft, (token, probability)) in enumerate(zip(drafts, context.choices(), strict=True)):
-            draft.n_steps += 1
-            if draft.n_steps == context.n_heads and not self._shared:
-                self._held[draft.seq].evaluated = draft.pos + 1
-            if probability < self.options.p_min:
-                draft.done = True
-                continue
-            draft.tokens.append(token)
-            draft.done = len(draft.tokens) >= draft.limit
-            state = states[i : i + 1]  # a view, good until the next batch is filled
-            draft.states = np.concatenate([draft.states, state]) if self._chained else state
-
-    @override
-    def observe(self, outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            self._held[outcome.seq].committed(len(outcome.history))
-
-    @override
-    def save(self, seq: int) -> bytes | None:
-        held, context = self._held[seq], self._context
-        if not held.usable:
-            return None
-        n = min(held.evaluated, len(held.tokens))
-        context.truncate(seq, min(n, context.n_ctx))
-        arrays: dict[str, Any] = held.save(n)
-        buffer = io.BytesIO()
-        np.savez(buffer, memory=context.save_state(seq), **arrays)
-        return buffer.getvalue()
-
-    @override
-    def load(self, seq: int, data: bytes) -> None:
-        held, context = self._held[seq], self._context
-        with np.load(io.BytesIO(data), allow_pickle=False) as saved:
-            held.load(saved)
-            try:
-                context.load_state(seq, saved["memory"], min(held.evaluated, context.n_ctx))
-            except BaseException:
-                held.keep(0)
-                raise
-
-    @override
-    def close(self) -> None:
-        self._context.close()
-        if self._owned:
-            self._model.close()
+    def _open(self, services: LlamaServices, model: Model, **options: Any) -> NextnContext:
+        return services.open_heads(model, **options)

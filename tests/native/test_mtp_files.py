@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import specframe
+from specframe.backends.llama.autoregressive_context import DraftEntry
 from specframe.backends.llama.context import Context
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.mtp_files import check_mtp
-from specframe.backends.llama.nextn_context import DraftEntry, NextnContext
+from specframe.backends.llama.nextn_context import NextnContext
 from specframe.compatibility import check_files
 from specframe.core.errors import BackendError, ClosedError, ConfigError
 from specframe.core.strategy import StrategyContext, StrategySpec

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
+from typing_extensions import override
 
-from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import DraftContext, draft_options
+from specframe.backends.llama.autoregressive_context import AutoregressiveContext, DraftEntry
+from specframe.backends.llama.draft_context import draft_options
 from specframe.backends.llama.draft_kinds import ASSISTANT
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.mtp_files import CHAINED
 from specframe.core.errors import ConfigError
-from specframe.core.ports import Rows
 
 if TYPE_CHECKING:
     from specframe.backends.llama.context import Context
 
 
-@attrs.frozen
-class DraftEntry:
-    """Consecutive tokens of one sequence, each with the hidden state it is paired with."""
-
-    seq: int
-    pos: int
-    """Position of ``tokens[0]``."""
-    tokens: Sequence[int]
-    states: Rows
-    """``(len(tokens), width)`` float32."""
-    output: bool = False
-    """Predict what follows the last token."""
-
-
-class NextnContext(DraftContext):
+class NextnContext(AutoregressiveContext):
     """Runs the NextN layers of a model: the target's own, or those of another one."""
 
     def __init__(
@@ -94,14 +79,9 @@ class NextnContext(DraftContext):
         self.shares_memory = lib._Z19llama_get_ctx_otherP13llama_context(handle) == self.target.handle  # noqa: SLF001
         chained = self.model.gguf.arch in CHAINED and not self.shares_memory
         self.n_heads = self.model.facts.n_layer_nextn if chained else 1
-        """Heads trained for one position ahead each; with a single one, it drafts any number of positions."""
         self._set_head = lib._Z28llama_set_nextn_layer_offsetP13llama_contexti  # noqa: SLF001
-        self._set_states(handle, True, True)
-        self._every_row = False
         self._head = 0
-        self._outputs: list[int] = []
-        self._batch = DraftBatch(self.library, capacity=self.n_batch, n_seq=self.n_seq, width=self.width)
-        self._chooser = self._make_chooser(backend_sampling=backend_sampling, probabilities=probabilities)
+        self._prepare(backend_sampling=backend_sampling, probabilities=probabilities)
         if not self.shares_memory:
             self._probe()
 
@@ -125,69 +105,12 @@ class NextnContext(DraftContext):
             self._every_row = True
             self._set_states(self.handle, True, False)
 
-    # -- evaluation ---------------------------------------------------------------------------------------------------
-
+    @override
     def use_head(self, head: int) -> None:
-        """Run another of the chained heads from now on; each has memory of its own at every position."""
-        if not 0 <= head < self.n_heads:
-            raise ConfigError(f"there is no head {head}; there are {self.n_heads}")
+        super().use_head(head)
         if head != self._head:
             self._set_head(self.handle, head)
             self._head = head
-
-    def decode(self, entries: Sequence[DraftEntry]) -> None:
-        """Evaluate one batch; each sequence at most once.
-
-        Raises:
-            ConfigError: the batch is impossible; nothing changed.
-            BackendError: llama.cpp failed; the memory of the sequences in it may hold a part of their tokens.
-            ClosedError: the context is closed.
-        """
-        with self._lock:
-            self.handle  # noqa: B018 -- refuses when closed
-            outputs = self._fill(entries)
-            self._outputs = []
-            self._evaluate(self._batch, op="decoding a draft batch")
-            self._outputs = outputs
-
-    def _fill(self, entries: Sequence[DraftEntry]) -> list[int]:
-        batch, outputs = self._batch, []
-        batch.clear()
-        for entry in entries:
-            seq, n = entry.seq, len(entry.tokens)
-            if self.shares_memory and n > 1:
-                raise ConfigError(
-                    f"sequence {seq}: {n} draft tokens, but the target's memory takes no others than its own"
-                )
-            place = self._place(batch, seq, entry.pos, n)
-            if entry.states.shape != (n, self.width):
-                raise ConfigError(f"sequence {seq}: {n} states of {self.width} values, not {entry.states.shape}")
-            batch.tokens[place] = entry.tokens
-            batch.rows[place] = entry.states
-            if entry.output:
-                batch.outputs[place.stop - 1] = 1
-                outputs.append(place.stop - 1)
-        tokens = batch.tokens[: batch.n]
-        if not batch.n or int(tokens.min()) < 0 or int(tokens.max()) >= self.n_vocab:
-            raise ConfigError(f"a draft batch of {batch.n} tokens, with ids from 0 to {self.n_vocab - 1}, is needed")
-        return outputs
-
-    def choices(self) -> list[tuple[int, float]]:
-        """The most probable token of each entry with an output, in order, and its probability.
-
-        The probability is among the ten best tokens, as llama.cpp's own drafts count it; 1.0 unless they were asked
-        for.
-        """
-        with self._lock:
-            return self._chooser.choose(self.handle, self._outputs)
-
-    def states(self) -> Rows:
-        """Hidden states of the outputs ``(outputs, width)``; a view that is valid until the next decode."""
-        with self._lock:
-            if not self._every_row:
-                return self._state_rows(len(self._outputs))
-            rows = self._state_rows(self._batch.n)
-            return rows if len(rows) == len(self._outputs) else rows[self._outputs]
 
 
 def _check_model(model: Model, target: Model) -> None:

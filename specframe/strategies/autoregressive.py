@@ -1,0 +1,322 @@
+"""Shared by the strategies that draft one token after another with a model that follows the target's text."""
+
+from __future__ import annotations
+
+import abc
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+import numpy as np
+from typing_extensions import override
+
+from specframe.core.history import History
+from specframe.core.ports import Decoded, Rows
+from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
+from specframe.strategies._options import fraction, whole_number
+from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services, suits_file
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.autoregressive_context import AutoregressiveContext
+    from specframe.backends.llama.model import Model
+    from specframe.backends.llama.services import LlamaServices
+
+MAX_DRAFT = 64
+#: Tokens that may wait to be evaluated by the draft model together with a draft.
+MAX_WAITING = 32
+_UNSET = attrs.validators.optional
+
+
+@attrs.frozen(kw_only=True)
+class AutoregressiveOptions:
+    """Options that these strategies have in common."""
+
+    n_max: int = attrs.field(
+        default=3,
+        validator=whole_number(1, MAX_DRAFT),
+        metadata={"doc": "most tokens to draft"},
+    )
+    n_min: int = attrs.field(
+        default=0, validator=whole_number(0, MAX_DRAFT), metadata={"doc": "drafts shorter than this are dropped"}
+    )
+    p_min: float = attrs.field(
+        default=0.0, validator=fraction, metadata={"doc": "a draft ends before a token less probable than this"}
+    )
+    type_k: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft model's keys"})
+    type_v: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft model's values"})
+    n_ctx: int | None = attrs.field(
+        default=None,
+        validator=_UNSET(whole_number(1, 2**31 - 1)),
+        metadata={"doc": "tokens of a sequence the draft model can hold; the target's unless set"},
+    )
+    n_batch: int | None = attrs.field(
+        default=None,
+        validator=_UNSET(whole_number(1, 2**31 - 1)),
+        metadata={"doc": "most tokens the draft model evaluates at once; the target's unless set"},
+    )
+    threads: int | None = attrs.field(
+        default=None, validator=_UNSET(whole_number(1, 512)), metadata={"doc": "threads; the target's unless set"}
+    )
+    devices: str | None = attrs.field(
+        default=None,
+        validator=_UNSET(attrs.validators.instance_of(str)),
+        metadata={"doc": "devices of the draft file, separated by commas, or none; the target's unless set"},
+    )
+    n_gpu_layers: int | None = attrs.field(
+        default=None,
+        validator=_UNSET(whole_number(0, 2**31 - 1)),
+        metadata={"doc": "layers of the draft file to keep on a GPU; all unless set"},
+    )
+    backend_sampling: bool = attrs.field(
+        default=True,
+        validator=attrs.validators.instance_of(bool),
+        metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.n_min > self.n_max:
+            msg = f"n_min={self.n_min} would drop every draft of n_max={self.n_max} tokens; lower it"
+            raise ValueError(msg)
+
+
+@attrs.define(eq=False)
+class _Draft:
+    """One sequence while it is drafted for; positions are those of tokens."""
+
+    seq: int
+    pos: int
+    """Of the last committed token."""
+    limit: int
+    start: int
+    """Position of the first of ``inputs``."""
+    inputs: list[int]
+    """What the draft model has not evaluated yet: waiting tokens, and the last committed one."""
+    states: Rows
+    """What pairs with ``inputs`` and the tokens drafted behind them."""
+    tokens: list[int] = attrs.field(factory=list)
+    n_steps: int = 0
+    done: bool = False
+
+
+class Autoregressive(BatchStrategy):
+    """Pairs each token with a state of the target one position before it, and drafts on with its own states.
+
+    What the target evaluates waits, so that it can be evaluated together with the next draft. All sequences are drafted
+    for in one evaluation per token.
+    """
+
+    Options = AutoregressiveOptions
+
+    #: Positions in the memory of the draft model are this much lower than those of the tokens; so many of the first
+    #: tokens have no state to be paired with, and are left out.
+    lag: ClassVar[int] = 0
+
+    @classmethod
+    @override
+    def rollback_depth(cls, options: Any) -> int:
+        return int(options.n_max)
+
+    @classmethod
+    @override
+    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+        return suits_file(cls.name, target, draft)
+
+    def __init__(self, options: Any, context: StrategyContext) -> None:
+        super().__init__(options, context)
+        from specframe.backends.llama.autoregressive_context import DraftEntry  # noqa: PLC0415 -- native
+
+        services, path = llama_services(self.name, context), context.draft_path
+        self._check(services, path)
+        self._entry = DraftEntry
+        self._model, self._owned = draft_model(
+            services, path, load_mtp=True, devices=options.devices, n_gpu_layers=options.n_gpu_layers
+        )
+        n_seq = context.target.n_seq
+        try:
+            self._context = self._open(
+                services,
+                self._model,
+                n_ctx=None if options.n_ctx is None else min(options.n_ctx, context.target.n_ctx),
+                n_batch=max(options.n_batch or context.target.n_batch, (options.n_max + 1) * n_seq),
+                type_k=options.type_k,
+                type_v=options.type_v,
+                n_threads=options.threads,
+                backend_sampling=options.backend_sampling,
+                probabilities=options.p_min > 0,
+            )
+        except BaseException:
+            if self._owned:
+                self._model.close()
+            raise
+        self._n_ctx = self._context.n_ctx + self.lag
+        self._n_max: int = options.n_max
+        self._chained = self._context.n_heads > 1
+        if self._chained:
+            self._n_max = min(self._n_max, self._context.n_heads)
+        self._shared = self._context.shares_memory
+        # Beside the waiting tokens, each sequence has the last committed token in a draft batch, or the whole draft.
+        room = self._context.n_batch // n_seq - self._n_max
+        self._patience = min(MAX_WAITING, room, self._context.n_joined - 1)
+        self._held = [HeldSequence(self._context.width, self._n_max + 1) for _ in range(n_seq)]
+
+    @abc.abstractmethod
+    def _check(self, services: LlamaServices, draft: Path | None) -> None:
+        """Raise ConfigError when the draft file, or the target's own, cannot draft for the target."""
+
+    @abc.abstractmethod
+    def _open(self, services: LlamaServices, model: Model, **options: Any) -> AutoregressiveContext:
+        """The context that drafts with ``model``."""
+
+    def _paired(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
+        """``batch`` with the states that the draft model pairs with the tokens behind them, as its hidden states."""
+        return batch
+
+    @property
+    @override
+    def max_draft(self) -> int:
+        return self._n_max
+
+    @override
+    def begin(self, seq: int, history: History, n_held: int) -> int:
+        return self._held[seq].begin(history[:n_held])
+
+    @override
+    def process(self, batch: Sequence[Decoded]) -> None:
+        late = []
+        for decoded in self._paired(batch):
+            held = self._held[decoded.seq]
+            held.seen(decoded)
+            if self._shared:
+                held.evaluated = len(held.tokens)
+            elif len(held.tokens) - held.evaluated > self._patience:
+                late.append(decoded.seq)
+        if late:
+            self._take_over(late)
+
+    def _take_over(self, seqs: Sequence[int]) -> None:
+        """Let the draft model see the tokens that wait; nothing is predicted."""
+        context, entries = self._context, []
+        for seq in seqs:
+            held = self._held[seq]
+            n = min(len(held.tokens), self._n_ctx)
+            if held.evaluated < n and (found := self._waiting(held, n)) is not None:
+                start, tokens, states = found
+                entries.append(self._entry(seq, start - self.lag, tokens, states[:-1]))
+        for part in batches(entries, context.n_batch):
+            try:
+                for head in range(context.n_heads):
+                    for entry in part:
+                        context.truncate(entry.seq, entry.pos)
+                    context.use_head(head)
+                    context.decode(part)
+            finally:
+                context.use_head(0)
+            for entry in part:
+                self._held[entry.seq].evaluated = entry.pos + self.lag + len(entry.tokens)
+        for seq in seqs:
+            held = self._held[seq]
+            if held.evaluated >= self._n_ctx:
+                held.evaluated = len(held.tokens)  # beyond what fits nothing is drafted, and nothing has to wait
+
+    def _waiting(self, held: HeldSequence, n: int) -> tuple[int, list[int], Rows] | None:
+        """Tokens of the first ``n`` that wait, from which position on, and states for them and the token behind."""
+        if (found := held.waiting(n)) is None:
+            return None
+        tokens, states = found
+        n_left_out = max(0, self.lag - held.evaluated)
+        return held.evaluated + n_left_out, tokens[n_left_out:], states[n_left_out:]
+
+    @override
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        drafts = [self._start(request) for request in requests]
+        live = [draft for draft in drafts if draft is not None]
+        try:
+            step = 0
+            while live:
+                self._predict(live, step)
+                live = [draft for draft in live if not draft.done]
+                step += 1
+        finally:
+            if self._chained:
+                self._context.use_head(0)
+        n_min: int = self.options.n_min
+        return [draft.tokens if draft and len(draft.tokens) >= min(n_min, draft.limit) else () for draft in drafts]
+
+    def _start(self, request: DraftRequest) -> _Draft | None:
+        """Ready to draft behind the last committed token; None when that is not possible now."""
+        history, seq = request.history, request.seq
+        held, pos = self._held[seq], len(history) - 1
+        limit = min(self._n_max, request.budget, self._n_ctx - pos)
+        if limit < 1 or (self._shared and self._context.n_past(seq) != pos):
+            return None  # or the target has tokens to evaluate again, and its memory is behind
+        if pos < self.lag or (found := self._waiting(held, pos)) is None:
+            return None
+        start, tokens, states = found
+        return _Draft(seq, pos, limit, start, [*tokens, history[-1]], states)
+
+    def _predict(self, drafts: Sequence[_Draft], step: int) -> None:
+        """One more token for each of ``drafts``, in one evaluation."""
+        context, entries = self._context, []
+        context.use_head(step if self._chained else 0)
+        for draft in drafts:
+            tokens, states, start = draft.inputs, draft.states, draft.start
+            if self._chained:
+                # Another head is another layer, with memory of its own: it has to see all that came before.
+                tokens = [*tokens, *draft.tokens]
+            elif step:
+                tokens, start = draft.tokens[-1:], draft.pos if self._shared else draft.pos + step
+            context.truncate(draft.seq, start - self.lag)
+            entries.append(self._entry(draft.seq, start - self.lag, tokens, states, output=True))
+        context.decode(entries)
+        states = context.states()
+        for i, (draft, (token, probability)) in enumerate(zip(drafts, context.choices(), strict=True)):
+            draft.n_steps += 1
+            if draft.n_steps == context.n_heads and not self._shared:
+                self._held[draft.seq].evaluated = draft.pos + 1
+            if probability < self.options.p_min:
+                draft.done = True
+                continue
+            draft.tokens.append(token)
+            draft.done = len(draft.tokens) >= draft.limit
+            state = states[i : i + 1]  # a view, good until the next batch is filled
+            draft.states = np.concatenate([draft.states, state]) if self._chained else state
+
+    @override
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            self._held[outcome.seq].committed(len(outcome.history))
+
+    def _n_in_memory(self, n_evaluated: int) -> int:
+        """What the memory holds when so many of the first tokens were evaluated."""
+        return max(0, min(n_evaluated, self._n_ctx) - self.lag)
+
+    @override
+    def save(self, seq: int) -> bytes | None:
+        held, context = self._held[seq], self._context
+        if not held.usable:
+            return None
+        n = min(held.evaluated, len(held.tokens))
+        context.truncate(seq, self._n_in_memory(n))
+        arrays: dict[str, Any] = held.save(n)
+        buffer = io.BytesIO()
+        np.savez(buffer, memory=context.save_state(seq), **arrays)
+        return buffer.getvalue()
+
+    @override
+    def load(self, seq: int, data: bytes) -> None:
+        held, context = self._held[seq], self._context
+        with np.load(io.BytesIO(data), allow_pickle=False) as saved:
+            held.load(saved)
+            try:
+                context.load_state(seq, saved["memory"], self._n_in_memory(held.evaluated))
+            except BaseException:
+                held.keep(0)
+                raise
+
+    @override
+    def close(self) -> None:
+        self._context.close()
+        if self._owned:
+            self._model.close()
