@@ -9,6 +9,7 @@ from specframe.hookspecs import hookimpl
 from specframe.strategies.dflash import Dflash
 from specframe.strategies.dflash2 import Dflash2
 from specframe.strategies.dspark import Dspark
+from specframe.strategies.eagle3 import Eagle3
 from specframe.strategies.mtp import Mtp
 from specframe.strategies.ngram_k import NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
@@ -20,6 +21,7 @@ def specframe_register_strategies(register: Callable[[AnyStrategyClass], None]) 
     register(Dflash)
     register(Dflash2)
     register(Dspark)
+    register(Eagle3)
     register(Mtp)
     register(NgramK)
     register(NgramK4V)

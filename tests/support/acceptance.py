@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from specframe.testing.zoo import World
 
+#: Shares of errors, as the knob of the zoo's drafts takes them.
+ERRORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+
 
 def expected(world: World, prompt: Sequence[int], n: int, wrong: frozenset[int], n_max: int) -> tuple[int, int]:
     """Drafted and accepted tokens when a cycle is recited and predictions after the ``wrong`` places are.

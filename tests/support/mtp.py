@@ -1,4 +1,4 @@
-"""Targets with prediction heads, and drafts recorded with the text they continue."""
+"""Targets with drafts that predict token after token, recorded with the text they continue."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import DraftScheduler, Unlimited
 from specframe.core.strategy import BatchStrategy, DraftRequest, StrategySpec
+from specframe.strategies.autoregressive import Autoregressive
+from specframe.strategies.eagle3 import Eagle3
 from specframe.strategies.mtp import Mtp
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -23,13 +25,45 @@ SEEDED = SamplingParams(seed=11, temperature=0.9)
 PROMPTS = [list(b"the quick brown fox"), list(b"abc"), list(b"hello world, hello")]
 
 
+class Recording(Autoregressive):
+    """Remembers every draft with what it continues; mixed in before a strategy."""
+
+    drafts: list[tuple[tuple[int, ...], tuple[int, ...]]]
+
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        if not hasattr(self, "drafts"):
+            self.drafts = []
+        results = super().draft(requests)
+        for request, result in zip(requests, results, strict=True):
+            self.drafts.append((tuple(request.history[:]), tuple(result)))
+        return results
+
+
+class RecordingMtp(Recording, Mtp):
+    """``mtp``, recorded."""
+
+    name = "recording-mtp"
+
+
+class RecordingEagle3(Recording, Eagle3):
+    """``eagle3``, recorded."""
+
+    name = "recording-eagle3"
+
+
 @attrs.frozen
 class Case:
-    """A target of the zoo and where its heads are."""
+    """A target of the zoo and what drafts for it: heads of its own, or a file."""
 
     target: str
     draft: str | None = None
     options: dict[str, Any] = attrs.field(factory=dict)
+    cls: type[Recording] = RecordingMtp
+
+    @property
+    def kind(self) -> str:
+        """What llama.cpp's server calls the strategy."""
+        return "DRAFT_EAGLE3" if self.cls is RecordingEagle3 else "DRAFT_MTP"
 
     def __str__(self) -> str:
         extra = [f"{key}={value}" for key, value in self.options.items()]
@@ -47,20 +81,15 @@ CASES = [
     Case("gemma4", "gemma4-assistant", {"swa_full": False}),
 ]
 
-
-class RecordingMtp(Mtp):
-    """Remembers every draft with what it continues."""
-
-    name = "recording-mtp"
-    drafts: list[tuple[tuple[int, ...], tuple[int, ...]]]
-
-    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
-        if not hasattr(self, "drafts"):
-            self.drafts = []
-        results = super().draft(requests)
-        for request, result in zip(requests, results, strict=True):
-            self.drafts.append((tuple(request.history[:]), tuple(result)))
-        return results
+#: A draft with embeddings and head of its own and one without; each kind of memory and rollback.
+EAGLES = [
+    Case("llama", "eagle3", cls=RecordingEagle3),
+    Case("qwen3", "eagle3-shared", cls=RecordingEagle3),
+    Case("qwen35", "eagle3", cls=RecordingEagle3),
+    Case("qwen35", "eagle3", {"n_rs_seq": 8}, cls=RecordingEagle3),
+    Case("gemma4", "eagle3", cls=RecordingEagle3),
+    Case("gemma4", "eagle3-shared", {"swa_full": False}, cls=RecordingEagle3),
+]
 
 
 @contextmanager

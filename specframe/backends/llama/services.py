@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from specframe.backends.llama.block_context import BlockContext
+from specframe.backends.llama.eagle3_context import Eagle3Context
 from specframe.backends.llama.gguf import GgufFile, inspect
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.nextn_context import NextnContext
@@ -48,3 +49,7 @@ class LlamaServices:
     def open_blocks(self, model: Model, **options: Any) -> BlockContext:
         """A context for the block drafter ``model``; see :class:`BlockContext`."""
         return BlockContext(model, self.context, **options)
+
+    def open_eagle3(self, model: Model, **options: Any) -> Eagle3Context:
+        """A context for the EAGLE-3 draft ``model``; see :class:`Eagle3Context`."""
+        return Eagle3Context(model, self.context, **options)

@@ -1,17 +1,17 @@
-"""A session carries what prediction heads know, so that another process drafts on without evaluating it again."""
+"""A session carries what a draft model knows of a text: another process drafts on without evaluating it again."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.support.llama import Zoo
-from tests.support.mtp import CASES, PROMPTS, Case, RecordingMtp, engine, request, spec, strategy_of
+from tests.support.mtp import CASES, EAGLES, PROMPTS, Case, engine, request, spec, strategy_of
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *EAGLES], ids=str)
 def test_a_session_goes_on_in_another_engine(zoo: Zoo, case: Case) -> None:
     draft = None if case.draft is None else zoo(case.draft)
-    wanted = spec(draft, RecordingMtp, n_max=3)
+    wanted = spec(draft, case.cls, n_max=3)
     with engine(zoo(case.target), draft, **case.options) as (running, _):
         first = running.submit(request(PROMPTS[2] * 3, wanted, n=20)).result()
         session = running.save_session()

@@ -1,0 +1,122 @@
+"""A context for EAGLE-3 drafts, which predict tokens from inputs of the target's layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specframe.backends.llama.autoregressive_context import AutoregressiveContext
+from specframe.backends.llama.draft_batch import DraftBatch
+from specframe.backends.llama.draft_context import draft_options
+from specframe.backends.llama.draft_kinds import target_layers
+from specframe.backends.llama.model import Model
+from specframe.core.errors import ConfigError
+from specframe.core.ports import Rows
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.context import Context
+
+#: Rows encoded at a time. llama.cpp makes room for the logits of each, though there are none.
+ENCODED_AT_ONCE = 32
+#: Most tokens computed at a time; the graph scores the vocabulary for each of them, wanted or not.
+MAX_UBATCH = 128
+
+
+class Eagle3Context(AutoregressiveContext):
+    """Runs an EAGLE-3 draft: an encoder that makes states of features, and a decoder like a prediction head.
+
+    The decoder pairs the token at position p with the state of position p - 1, as NextN layers do, and keeps it at
+    position p - 1 of its memory.
+
+    Attributes:
+        layers: of the target whose inputs are encoded, in the order in which they are concatenated.
+        n_features: width of a row of features.
+    """
+
+    _computes_all = True
+
+    def __init__(
+        self,
+        model: Model,
+        target: Context,
+        *,
+        n_joined: int,
+        n_ctx: int | None = None,
+        n_batch: int | None = None,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        n_threads: int | None = None,
+        backend_sampling: bool = True,
+        probabilities: bool = False,
+    ) -> None:
+        """Create the native context.
+
+        Args:
+            model: an EAGLE-3 draft that was checked against the target.
+            target: the context it drafts for; outlives this one.
+            n_joined: most tokens of an entry with an output; memory for outputs of all of them is reserved.
+            n_ctx: tokens a sequence can hold; the target's unless given.
+            n_batch: most tokens in one decode; the target's unless given.
+            type_k: memory format of keys.
+            type_v: memory format of values.
+            n_threads: processor threads; the target's unless given.
+            backend_sampling: choose inside the evaluation where possible, so that no rows of logits are copied.
+            probabilities: :meth:`choices` tells them.
+
+        Raises:
+            ConfigError: the model is no such draft, or an option cannot work.
+            BackendError: llama.cpp could not create the context; the message quotes its reason.
+        """
+        if model.gguf.arch != "eagle3":
+            raise ConfigError(f"{model.path.name} is a {model.gguf.arch} model, no EAGLE-3 draft")
+        self.layers = target_layers(model.gguf)
+        self.n_features = len(self.layers) * target.model.facts.n_embd
+        options = draft_options(
+            target,
+            n_ctx=n_ctx,
+            n_batch=max(n_batch or target.n_batch, n_joined * target.n_seq),
+            n_ubatch=min(target.n_ubatch, MAX_UBATCH),
+            n_outputs_max=n_joined * target.n_seq,
+            type_k=type_k,
+            type_v=type_v,
+            n_threads=n_threads,
+        )
+        super().__init__(model, target, options, n_outputs_max_per_seq=n_joined)
+        try:
+            self._features = DraftBatch(
+                self.library,
+                capacity=min(ENCODED_AT_ONCE, options.ubatch),
+                n_seq=1,
+                width=self.n_features,
+                has_tokens=False,
+            )
+            self._prepare(n_joined=n_joined, backend_sampling=backend_sampling, probabilities=probabilities)
+        except BaseException:
+            self.close()
+            raise
+
+    def encode(self, features: Rows) -> Rows:
+        """States made of features ``(n, n_features)``; a copy ``(n, width)``. The memory is left alone.
+
+        Raises:
+            ConfigError: the features have another width.
+            BackendError: llama.cpp failed.
+            ClosedError: the context is closed.
+        """
+        if features.ndim != 2 or features.shape[1] != self.n_features:  # noqa: PLR2004 -- rows
+            raise ConfigError(f"rows of {self.n_features} features are needed, not {features.shape}")
+        states = np.empty((len(features), self.width), np.float32)
+        batch = self._features
+        with self._lock:
+            for start in range(0, len(features), batch.capacity):
+                n = min(batch.capacity, len(features) - start)
+                batch.clear()
+                # The encoder uses no positions, but they are checked to follow what the memory holds.
+                place = batch.add(0, self.n_past(0), n)
+                batch.rows[place] = features[start : start + n]
+                batch.outputs[place] = 1
+                self._outputs = []
+                self._evaluate(batch, op="encoding features", encode=True)
+                states[start : start + n] = self._state_rows(n)
+        return states

@@ -1,0 +1,81 @@
+"""Drafting with EAGLE-3 (arXiv:2503.01840): a small decoder that reads what several layers of the target computed.
+
+llama.cpp drafts with it as ``draft-eagle3``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+from typing_extensions import override
+
+from specframe.core.ports import Decoded, Need
+from specframe.strategies.autoregressive import Autoregressive
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.eagle3_context import Eagle3Context
+    from specframe.backends.llama.model import Model
+    from specframe.backends.llama.services import LlamaServices
+
+#: Of draft files that are for this strategy.
+KIND = "eagle3"
+#: Tokens that may be evaluated together with a draft even when drafts are shorter: plain steps in between.
+MIN_JOINED = 9
+
+
+class Eagle3(Autoregressive):
+    """A draft file of one layer, trained to go on from features of its target.
+
+    **Input.** The features of a position are the inputs of three layers of the target, side by side. An encoder turns
+    them into one state. The decoder reads a token and the state of the position before it, and predicts the token
+    after it; its memory (KV cache) follows the committed text.
+
+    **Draft.** The last committed token first, then each drafted token with the decoder's own output as state, up to
+    ``n_max`` tokens or to the first one less probable than ``p_min``. All sequences are drafted for in one evaluation
+    per token. A smaller vocabulary of the draft is mapped to the target's by the file itself (``d2t``).
+
+    **Cost.** One small matrix for each token the target evaluates, and one evaluation of the decoder per drafted token.
+    What the target accepted is evaluated in the first one of the next draft; only prompts have their own evaluations.
+    """
+
+    name = "eagle3"
+    needs = Need.LAYER_INPUTS
+    uses_draft_file = True
+    lag = 1
+
+    _context: Eagle3Context
+
+    @classmethod
+    @override
+    def check_files(cls, target: Path, draft: Path | None) -> None:
+        from specframe.backends.llama.draft_files import check_draft  # noqa: PLC0415 -- native
+        from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
+
+        check_draft(inspect(target), None if draft is None else inspect(draft), KIND)
+
+    @override
+    def _check(self, services: LlamaServices, draft: Path | None) -> None:
+        from specframe.backends.llama.draft_files import check_draft  # noqa: PLC0415 -- native
+
+        check_draft(services.model.gguf, None if draft is None else services.inspect(draft), KIND)
+
+    @override
+    def _open(self, services: LlamaServices, model: Model, **options: Any) -> Eagle3Context:
+        return services.open_eagle3(model, n_joined=max(self.options.n_max + 1, MIN_JOINED), **options)
+
+    @property
+    @override
+    def layers(self) -> Sequence[int]:
+        return self._context.layers
+
+    @override
+    def _paired(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
+        layers = self._context.layers
+        states = self._context.encode(np.concatenate([decoded.concatenated(layers) for decoded in batch]))
+        ends = np.cumsum([len(decoded.tokens) for decoded in batch])
+        parts = np.split(states, ends[:-1])
+        return [attrs.evolve(decoded, hidden=part) for decoded, part in zip(batch, parts, strict=True)]
