@@ -22,6 +22,7 @@ from tests.support.blocks import BlockCase, Recording, RecordingDflash, Recordin
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
 from tests.support.mtp import GREEDY, PROMPTS, SEEDED, engine, request, spec, strategy_of
+from tests.support.nvfp4 import nvfp4_copy
 from tests.support.recorded import Pausing, compare_with_fresh_starts
 from tests.support.server import ask
 
@@ -202,14 +203,15 @@ def test_acceptance_is_what_the_weights_say(
             assert (stats.verified, stats.accepted) == expected(World(), prompt, 96, wrong, 4)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+@pytest.mark.parametrize("kind", ["Q8_0", "F16", "NVFP4"])
 @both_kinds
 def test_quantized_drafts_draft_the_same(
     tmp_path: Path, cls: type[Recording], lattice: Lattice | None, kind: str
 ) -> None:
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     draft = dflash(tmp_path / "draft.gguf", block=Block(error=0.25), lattice=lattice)
-    smaller = quantized(draft, tmp_path / "smaller.gguf", kind=kind)
+    path = tmp_path / "smaller.gguf"
+    smaller = nvfp4_copy(draft, path) if kind == "NVFP4" else quantized(draft, path, kind=kind)
     with engine(target, draft) as (running, _):
         full, small = (running.submit(request(PROMPTS[0], spec(path, cls))).result().stats for path in (draft, smaller))
     assert 0 < full.accepted == small.accepted
