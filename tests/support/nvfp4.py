@@ -28,13 +28,10 @@ def nvfp4_copy(source: Path, destination: Path) -> Path:
         stem, _, end = tensor.name.rpartition(".")
         layer = tensor.name.startswith(("blk.", "fc.")) and end == "weight" and "conv" not in stem
         if layer and len(tensor.shape) == 2 and tensor.shape[0] % BLOCK == 0:
-            values = np.array(tensor.data)
-            scale = (
-                float(np.abs(values).max()) / (6 * 448) or 1.0
-            )  # so that the largest part's own scale is the largest
-            writer.add_tensor(
-                tensor.name, _pack((values / scale).astype(np.float32), package.quants.NVFP4), raw_dtype=kind
-            )
+            values = np.array(tensor.data, np.float32)
+            scale = float(np.abs(values).max()) / (6 * 448) or 1.0  # the largest part gets the largest scale
+            packed = _pack((values / scale).astype(np.float32), package.quants.NVFP4)
+            writer.add_tensor(tensor.name, packed, raw_dtype=kind)
             writer.add_tensor(f"{stem}.scale", np.full(1, scale, np.float32))
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
