@@ -10,7 +10,8 @@ export SPECFRAME_VENV := $(abspath $(VENV))
 # Small models gain nothing from more threads than cores, and two test workers share the cores.
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS    ?=
-BENCH_ARGS     ?=
+BENCH_MODEL    ?= smollm2-135m
+BENCH_ARGS     ?= --fetch --parts all
 
 # Branch coverage below which `make test` fails, in percent.
 COVERAGE_CORE ?= 88
@@ -64,8 +65,8 @@ coverage: venv  ## the tests with branch coverage
 	$(BIN)/coverage report --fail-under=$(COVERAGE_ALL)
 	$(BIN)/coverage report --include='specframe/core/*' --fail-under=$(COVERAGE_CORE)
 
-bench: venv  ## measure against llama.cpp's own server
-	$(BIN)/python -m specframe.bench $(BENCH_ARGS)
+bench: venv  ## measure strategies against plain decoding and the server of llama.cpp
+	$(BIN)/specframe bench $(BENCH_MODEL) $(BENCH_ARGS)
 
 dist: venv  ## build the source distribution and the wheel
 	$(BIN)/python -m hatchling build -t sdist -t wheel -d dist

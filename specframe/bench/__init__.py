@@ -1,4 +1,1 @@
-"""Measures specframe against llama.cpp's own server, in one run and on the same library binary.
-
-``python -m specframe.bench --help`` lists the options; ``make bench`` runs it with its defaults.
-"""
+"""Measures strategies against plain decoding and against llama.cpp's own server; see ``specframe bench --help``."""

@@ -1,174 +1,243 @@
-"""Runs both sides alternately, each request in a fresh process, and pairs what they measured."""
+"""What the cases of a run say: speed, ratios of pairs, acceptance, phases, and whether the output is the same."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from specframe.bench.settings import Job, Measurement, Settings, Variant, text_of
-from specframe.bench.statistics import Summary, divergence, paired
-
-SIDES = ("specframe", "server")
-
-#: ``(side, job) -> measurement``.
-Run = Callable[[str, Job], Measurement]
-
-#: ``(done, total, what comes next)``.
-Progress = Callable[[int, int, str], None]
-
-_TIMEOUT_S = 900
+from specframe.bench.runner import Case
+from specframe.bench.settings import Measurement
+from specframe.bench.sides import OURS, SERVER, Side
+from specframe.bench.statistics import Summary, paired
 
 
-def run_process(side: str, job: Job) -> Measurement:
-    """Do ``job`` in a new process. Raises RuntimeError with what it printed when it fails."""
-    done = subprocess.run(  # noqa: S603 -- this interpreter, a module of this package
-        [sys.executable, "-m", "specframe.bench.worker", side],
-        input=json.dumps(job.to_dict()),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_TIMEOUT_S,
-        env={**os.environ, **job.settings.environment},
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"the {side} worker failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
-    return Measurement(**json.loads(done.stdout))
+@attrs.frozen
+class Divergence:
+    """Where the output of a side parts from plain decoding."""
+
+    at: int
+    """Index of the first different token; of the first different character for a side that does not tell tokens."""
+    unit: str
+    margin: float | None = None
+    """Log probability of the best token there minus that of the second best, in plain decoding. Near 0 it is a near
+    tie, which other rounding decides otherwise; a large one is a fault. None: unknown.
+    """
+
+    def __str__(self) -> str:
+        margin = "" if self.margin is None else f" (margin {self.margin:.3g})"
+        return f"{self.unit} {self.at}{margin}"
+
+
+def divergence(one: Sequence[object], other: Sequence[object]) -> int | None:
+    """Index of the first difference; None when there is none."""
+    if one == other:
+        return None
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
 
 
 @attrs.frozen(kw_only=True)
-class Cell:
-    """One strategy on one text."""
+class Row:
+    """One side on one text."""
 
-    variant: Variant
+    side: Side
     workload: str
-    ours: tuple[Measurement, ...]
-    theirs: tuple[Measurement, ...]
+    runs: Mapping[int, Measurement]
+    """By repetition; at least one."""
+    errors: tuple[str, ...] = ()
+    plain: Mapping[int, Measurement] = attrs.field(factory=dict)
+    """Of plain decoding on the same text."""
+    parts_at: Divergence | None = None
+    """None: the same output as plain decoding, as far as it was measured."""
 
     @property
-    def speed(self) -> tuple[Summary, Summary]:
-        """Tokens per second: ours, theirs."""
-        return _both(self, lambda m: m.tokens_per_second)
+    def first(self) -> Measurement:
+        """The first repetition there is."""
+        return self.runs[min(self.runs)]
+
+    def summary(self, figure: Callable[[Measurement], float]) -> Summary:
+        """One figure over the repetitions."""
+        return Summary.of([figure(run) for run in self.runs.values()])
 
     @property
-    def wall(self) -> tuple[Summary, Summary]:
-        """Seconds of the whole request: ours, theirs."""
-        return _both(self, lambda m: m.wall_s)
+    def speed(self) -> Summary:
+        """Tokens per second after the first one."""
+        return self.summary(lambda run: run.tokens_per_second)
 
     @property
-    def speed_ratio(self) -> Summary:
-        """Our tokens per second over theirs, in pairs."""
-        return paired([m.tokens_per_second for m in self.ours], [m.tokens_per_second for m in self.theirs])
+    def sustained(self) -> Summary:
+        """Tokens per second over the whole request."""
+        return self.summary(lambda run: run.sustained)
 
     @property
-    def wall_ratio(self) -> Summary:
-        """Their seconds for the whole request over ours, in pairs: above 1 we are faster."""
-        return paired([m.wall_s for m in self.theirs], [m.wall_s for m in self.ours])
+    def ttft(self) -> Summary:
+        """Seconds to the first token."""
+        return self.summary(lambda run: run.ttft_s)
+
+    def over(self, other: Mapping[int, Measurement]) -> Summary | None:
+        """Tokens per second over those of ``other``, in pairs of the same repetition; None when there is no pair."""
+        both = [i for i in self.runs if i in other and other[i].tokens_per_second > 0]
+        if not both:
+            return None
+        return paired([self.runs[i].tokens_per_second for i in both], [other[i].tokens_per_second for i in both])
 
     @property
-    def differs_at(self) -> int | None:
-        """First character in which the texts of the two sides differ."""
-        return divergence(self.ours[0].text, self.theirs[0].text)
+    def speed_up(self) -> Summary | None:
+        """Over plain decoding of ours."""
+        return self.over(self.plain)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What makes the two sides not comparable, if anything."""
-        ours, theirs = self.ours[0], self.theirs[0]
-        notes = []
-        if ours.prompt_tokens != theirs.prompt_tokens:
-            notes.append(f"prompts of {ours.prompt_tokens} and {theirs.prompt_tokens} tokens")
-        if ours.tokens != theirs.tokens:
-            notes.append(f"{ours.tokens} and {theirs.tokens} tokens generated")
-        if Path(ours.library).resolve() != Path(theirs.library).resolve():
-            notes.append(f"different libraries: {ours.library} and {theirs.library}")
-        for name, side in zip(SIDES, (self.ours, self.theirs), strict=True):
-            if len({m.text for m in side}) > 1:
-                notes.append(f"{name} gave different texts in different repetitions")
-        return tuple(notes)
+    def acceptance(self) -> float | None:
+        """Accepted over verified draft tokens."""
+        drafted = sum(run.drafted for run in self.runs.values())
+        return sum(run.accepted for run in self.runs.values()) / drafted if drafted else None
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Share of drafts whose token at each position was accepted; empty where it is not told."""
+        return list(self.first.stats.get("acceptance_per_position", []))
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens per step that verified a draft."""
+        value = self.first.stats.get("mean_accepted_length")
+        return None if value is None else float(value)
+
+    @property
+    def ms_per_step(self) -> dict[str, float]:
+        """Median milliseconds of each phase of a step; empty where it is not told."""
+        each = [run.ms_per_step for run in self.runs.values()]
+        return {phase: statistics.median(ms[phase] for ms in each) for phase in each[0]}
+
+    @property
+    def peak_ram_bytes(self) -> int | None:
+        """The most that a repetition took."""
+        return max((run.peak_ram_bytes for run in self.runs.values() if run.peak_ram_bytes is not None), default=None)
+
+    @property
+    def vram_bytes(self) -> int | None:
+        """The most that a repetition took."""
+        return max((run.vram_bytes for run in self.runs.values() if run.vram_bytes is not None), default=None)
+
+    @property
+    def notes(self) -> list[str]:
+        """What makes it not comparable with plain decoding, if anything."""
+        notes = [f"failed: {error.splitlines()[0]}" for error in self.errors]
+        if len({run.text for run in self.runs.values()}) > 1:
+            notes.append("different texts in different repetitions")
+        if not self.plain:
+            return notes
+        plain = self.plain[min(self.plain)]
+        if plain.prompt_tokens != self.first.prompt_tokens:
+            notes.append(f"a prompt of {self.first.prompt_tokens} tokens, not {plain.prompt_tokens}")
+        if Path(plain.library).resolve() != Path(self.first.library).resolve():
+            notes.append(f"another library: {Path(self.first.library).name}, not {Path(plain.library).name}")
+        return notes
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, JSON-ready."""
+        stats, speed_up = self.first.stats, self.speed_up
         return {
-            "strategy": self.variant.label,
             "workload": self.workload,
-            "tokens_per_second": dict(zip(SIDES, (s.to_dict() for s in self.speed), strict=True)),
-            "wall_s": dict(zip(SIDES, (s.to_dict() for s in self.wall), strict=True)),
-            "speed_ratio": self.speed_ratio.to_dict(),
-            "wall_ratio": self.wall_ratio.to_dict(),
-            "text_differs_at": self.differs_at,
-            "notes": list(self.notes),
-            "runs": {
-                name: [attrs.asdict(m) for m in side]
-                for name, side in zip(SIDES, (self.ours, self.theirs), strict=True)
-            },
+            "side": self.side.label,
+            "engine": self.side.engine,
+            "strategy": self.side.strategy,
+            "options": dict(self.side.options),
+            "draft": self.side.draft,
+            "tokens_per_second": self.speed.to_dict(),
+            "sustained_tokens_per_second": self.sustained.to_dict(),
+            "ttft_s": self.ttft.to_dict(),
+            "speed_up": None if speed_up is None else speed_up.to_dict(),
+            "prompt_tokens": self.first.prompt_tokens,
+            "generated_tokens": self.first.n_tokens,
+            "drafted": self.first.drafted,
+            "accepted": self.first.accepted,
+            "acceptance": self.acceptance,
+            "acceptance_by_position": self.acceptance_by_position,
+            "mean_accepted_length": self.mean_accepted_length,
+            "ms_per_step": self.ms_per_step,
+            "steps": stats.get("steps"),
+            "rollbacks": stats.get("rollbacks", {}),
+            "checkpoints": stats.get("checkpoints"),
+            "checkpoint_bytes": stats.get("checkpoint_bytes"),
+            "checkpoint_s": stats.get("seconds", {}).get("checkpoint"),
+            "peak_ram_bytes": self.peak_ram_bytes,
+            "vram_bytes": self.vram_bytes,
+            "inactive_reason": stats.get("inactive_reason"),
+            "same_output": self.parts_at is None if self.plain else None,
+            "parts_from_plain": None if self.parts_at is None else attrs.asdict(self.parts_at),
+            "notes": self.notes,
+            "runs": {str(i): attrs.asdict(run) for i, run in self.runs.items()},
         }
 
 
-def _both(cell: Cell, figure: Callable[[Measurement], float]) -> tuple[Summary, Summary]:
-    return Summary.of([figure(m) for m in cell.ours]), Summary.of([figure(m) for m in cell.theirs])
+@attrs.frozen
+class Comparison:
+    """All rows, in the order of the run."""
+
+    rows: tuple[Row, ...] = ()
+    failures: tuple[str, ...] = ()
+    """Sides that gave nothing at all on a text."""
+
+    @property
+    def workloads(self) -> list[str]:
+        """In the order of the run."""
+        return list(dict.fromkeys(row.workload for row in self.rows))
+
+    def row(self, workload: str, label: str) -> Row | None:
+        """The row of one side on one text."""
+        return next((row for row in self.rows if row.workload == workload and row.side.label == label), None)
+
+    def best_of_server(self, workload: str) -> Row | None:
+        """The fastest setting of the server's grid on a text, among those measured most often."""
+        own = [r for r in self.rows if r.workload == workload and r.side.engine == SERVER and r.side.from_grid]
+        most = max((len(row.runs) for row in own), default=0)
+        return max((row for row in own if len(row.runs) == most), key=lambda row: row.speed.median, default=None)
 
 
-def order(repetition: int) -> tuple[str, ...]:
-    """Which side goes first: each in turn, so that none always has the warmer machine."""
-    return SIDES if repetition % 2 == 0 else SIDES[::-1]
+def gather(cases: Sequence[Case], margins: Callable[[str], Sequence[float]]) -> Comparison:
+    """Rows out of cases.
 
-
-def compare(
-    settings: Settings,
-    variants: Sequence[Variant],
-    workloads: Sequence[str],
-    *,
-    repeat: int,
-    run: Run = run_process,
-    progress: Progress = lambda *_: None,
-) -> list[Cell]:
-    """Measure every strategy on every text.
-
-    Repetitions are the outermost loop: a slow minute of the machine touches one repetition of every cell, not every
-    repetition of one.
+    Args:
+        cases: of a run.
+        margins: how clear each token of the plain run on a text was. Asked only for texts on which a side of ours
+            parts from it.
     """
-    found: dict[tuple[Variant, str, str], list[Measurement]] = {}
-    jobs = list(_jobs(settings, variants, workloads, repeat))
-    for done, (side, job, workload) in enumerate(jobs):
-        progress(done, len(jobs), f"{job.variant.label} on {workload}: {side}")
-        found.setdefault((job.variant, workload, side), []).append(run(side, job))
-    progress(len(jobs), len(jobs), "")
-    return [
-        Cell(
-            variant=variant,
-            workload=workload,
-            ours=tuple(found[variant, workload, SIDES[0]]),
-            theirs=tuple(found[variant, workload, SIDES[1]]),
-        )
-        for variant in variants
-        for workload in workloads
+    runs: dict[tuple[str, str], dict[int, Measurement]] = {}
+    errors: dict[tuple[str, str], list[str]] = {}
+    sides: dict[tuple[str, str], Side] = {}
+    for case in cases:
+        key = (case.workload, case.side.label)
+        sides[key] = case.side
+        if case.measurement is None:
+            errors.setdefault(key, []).append(case.error)
+        else:
+            runs.setdefault(key, {})[case.repetition] = case.measurement
+    plain = {workload: found for (workload, label), found in runs.items() if sides[workload, label].is_plain}
+    rows = []
+    for key, found in runs.items():
+        workload, reference = key[0], plain.get(key[0], {})
+        row = Row(side=sides[key], workload=workload, runs=found, errors=tuple(errors.get(key, ())), plain=reference)
+        rows.append(attrs.evolve(row, parts_at=_parts_at(row, margins)))
+    failures = [
+        f"{label} on {workload}: {errors[workload, label][0]}" for workload, label in errors.keys() - runs.keys()
     ]
+    return Comparison(tuple(rows), tuple(sorted(failures)))
 
 
-def _jobs(
-    settings: Settings, variants: Sequence[Variant], workloads: Sequence[str], repeat: int
-) -> Iterator[tuple[str, Job, str]]:
-    warm_up = text_of("warm-up")
-    prompts = {workload: text_of(workload) for workload in workloads}
-    for repetition in range(repeat):
-        for workload in workloads:
-            for variant in variants:
-                job = Job(settings=settings, variant=variant, prompt=prompts[workload], warm_up=warm_up)
-                for side in order(repetition):
-                    yield side, job, workload
-
-
-def lossless(cells: Sequence[Cell]) -> dict[str, int | None]:
-    """Per drafted cell, where our text differs from our own plain text; None where it does not."""
-    plain = {cell.workload: cell.ours[0].text for cell in cells if cell.variant.strategy == "none"}
-    return {
-        f"{cell.variant.label} on {cell.workload}": divergence(cell.ours[0].text, plain[cell.workload])
-        for cell in cells
-        if cell.variant.strategy != "none" and cell.workload in plain
-    }
+def _parts_at(row: Row, margins: Callable[[str], Sequence[float]]) -> Divergence | None:
+    if not row.plain:
+        return None
+    plain = row.plain[min(row.plain)]
+    if row.side.engine != OURS:
+        at = divergence(row.first.text, plain.text)
+        return None if at is None else Divergence(at, "character")
+    at = divergence(row.first.tokens, plain.tokens)
+    if at is None:
+        return None
+    clear = margins(row.workload)
+    return Divergence(at, "token", clear[at] if at < len(clear) else None)

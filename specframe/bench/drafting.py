@@ -16,6 +16,8 @@ from specframe.core.ports import TargetInfo
 from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext, StrategySpec
 from specframe.testing.vocabulary import ScriptedVocab
 
+#: Those that look for drafts in the text itself.
+STRATEGIES = ("ngram-k", "ngram-k4v")
 LENGTHS = (1_000, 16_000, 64_000)
 N_VOCAB = 50_000
 #: Tokens that repeat while steps are measured, so that there is something to draft.

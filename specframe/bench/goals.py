@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
 
-from specframe.bench.comparison import Cell, lossless
+from specframe.bench.comparison import Comparison, Row
+from specframe.bench.costs import TurnCost
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.orchestration import Cost
-from specframe.bench.turns import TurnCost
+from specframe.bench.sides import OURS, SERVER
+from specframe.bench.statistics import Summary, geometric_mean
+from specframe.bench.workloads import REUSE
+
+#: Strategies of ours, and what the server calls the same.
+PEERS: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "none",
+        "ngram-k": "ngram-map-k",
+        "ngram-k4v": "ngram-map-k4v",
+        "mtp": "draft-mtp",
+        "dflash": "draft-dflash",
+        "dflash2": "draft-dflash",
+        "dspark": "draft-dspark",
+        "eagle3": "draft-eagle3",
+    }
+)
 
 PLAIN_RATIO = 0.98
-DRAFTED_RATIO = 1.00
+PEER_RATIO = 1.00
+AUTO_OVER_PLAIN = 0.98
+AUTO_OVER_PLAIN_WITH_REUSE = 1.15
+AUTO_OVER_DEFAULT_WITH_REUSE = 1.25
+AUTO_OVER_BEST = 0.97
+#: Other rounding may decide between tokens whose log probabilities differ by less.
+NEAR_TIE = 0.5
 #: Costs at 64 times the context may differ by what caches and noise make of it, not by what the context adds.
 DRAFT_GROWTH = 2.0
-TURN_RATIO = 1.10
+TURN_RATIO = 1.2
 
 
 @attrs.frozen
@@ -38,16 +62,57 @@ class Goal:
         return f"{self.what}: {self.value:.4g} ({'' if self.met else 'not '}met, goal {sign} {self.bound:g})"
 
 
-def of_comparison(cells: Sequence[Cell]) -> list[Goal]:
-    """Speed against the server, and the same text as plain decoding."""
-    goals = []
-    for cell in cells:
-        bound = PLAIN_RATIO if cell.variant.strategy == "none" else DRAFTED_RATIO
-        goals.append(Goal(f"{cell.variant.label} on {cell.workload}, x server", cell.speed_ratio.median, bound, True))
-    texts = lossless(cells)
-    if texts:
-        different = sum(at is not None for at in texts.values())
-        goals.append(Goal("drafted texts that differ from specframe's plain text", different, 0, False))
+def of_comparison(comparison: Comparison) -> list[Goal]:
+    """Speed against the server at equal settings, ``auto`` against everything, and the same text as plain decoding."""
+    goals = [goal for row in comparison.rows for goal in _against_peer(comparison, row)]
+    goals += _of_auto(comparison)
+    ours = [row for row in comparison.rows if row.side.engine == OURS and not row.side.is_plain and row.plain]
+    if ours:
+        faults = sum(_is_fault(row) for row in ours)
+        goals.append(Goal("drafted outputs that part from plain decoding at no near tie", faults, 0, at_least=False))
+    return goals
+
+
+def _is_fault(row: Row) -> bool:
+    at = row.parts_at
+    return at is not None and (at.margin is None or at.margin > NEAR_TIE)
+
+
+def _against_peer(comparison: Comparison, row: Row) -> list[Goal]:
+    if row.side.engine != OURS or row.side.strategy not in PEERS:
+        return []
+    peer = attrs.evolve(row.side, engine=SERVER, strategy=PEERS[row.side.strategy])
+    other = comparison.row(row.workload, peer.label)
+    ratio = None if other is None else row.over(other.runs)
+    if ratio is None:
+        return []
+    bound = PLAIN_RATIO if row.side.is_plain else PEER_RATIO
+    return [Goal(f"{row.side.label} on {row.workload}, x {peer.label}", ratio.median, bound, at_least=True)]
+
+
+def _of_auto(comparison: Comparison) -> list[Goal]:
+    goals = list[Goal]()
+    over_plain, over_default = dict[str, float](), dict[str, float]()
+    for workload in comparison.workloads:
+        auto = comparison.row(workload, "auto")
+        if auto is None:
+            continue
+        default, best = comparison.row(workload, "server:ngram-map-k"), comparison.best_of_server(workload)
+        if auto.speed_up is not None:
+            over_plain[workload] = auto.speed_up.median
+            goals.append(Goal(f"auto on {workload}, x plain", auto.speed_up.median, AUTO_OVER_PLAIN, at_least=True))
+        if default is not None and (ratio := auto.over(default.runs)) is not None:
+            over_default[workload] = ratio.median
+        if best is not None and (ratio := auto.over(best.runs)) is not None:
+            what = f"auto on {workload}, x the server's best, {best.side.label}"
+            goals.append(Goal(what, ratio.median, AUTO_OVER_BEST, at_least=True))
+    for what, ratios, bound in (
+        ("plain", over_plain, AUTO_OVER_PLAIN_WITH_REUSE),
+        ("server:ngram-map-k", over_default, AUTO_OVER_DEFAULT_WITH_REUSE),
+    ):
+        if reuse := [ratio for workload, ratio in ratios.items() if workload in REUSE]:
+            name = f"auto where the answer repeats the prompt, x {what}, geometric mean of {len(reuse)}"
+            goals.append(Goal(name, geometric_mean(reuse), bound, at_least=True))
     return goals
 
 
@@ -72,8 +137,8 @@ def of_drafting(costs: Sequence[DraftCost]) -> list[Goal]:
 
 def of_turns(costs: Sequence[TurnCost]) -> list[Goal]:
     """A strategy must not make a second turn evaluate what is shared."""
+    ratios: list[tuple[str, Summary]] = [(c.side, c.ratio) for c in costs if c.ratio is not None and c.side != "plain"]
     return [
-        Goal(f"second turn's first token, {cost.strategy} over plain", cost.ratio.median, TURN_RATIO, False)
-        for cost in costs
-        if cost.strategy != "plain"
+        Goal(f"second turn's first token, {side} over plain", ratio.median, TURN_RATIO, at_least=False)
+        for side, ratio in ratios
     ]

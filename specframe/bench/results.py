@@ -10,13 +10,14 @@ from typing import Any
 
 import attrs
 
+from specframe.backends.llama.declarations import pin
 from specframe.bench import goals
-from specframe.bench.comparison import Cell, lossless
+from specframe.bench.comparison import Comparison
+from specframe.bench.costs import CheckpointCost, TurnCost
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.goals import Goal
 from specframe.bench.orchestration import Cost
 from specframe.bench.settings import Settings
-from specframe.bench.turns import TurnCost
 
 
 def load() -> float | None:
@@ -32,8 +33,16 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "specframe": importlib.metadata.version("specframe"),
-        "xllamacpp": importlib.metadata.version("xllamacpp"),
+        "llama.cpp": pin().tag,
+        "xllamacpp": _version("xllamacpp"),
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _cpu(info: Path = Path("/proc/cpuinfo")) -> str:
@@ -54,11 +63,14 @@ class Results:
     machine: dict[str, Any] = attrs.field(factory=machine)
     load_before: float | None = attrs.field(factory=load)
     load_after: float | None = None
-    comparison: list[Cell] = attrs.field(factory=list)
+    comparison: Comparison = attrs.field(factory=Comparison)
     orchestration: dict[str, list[Cost]] = attrs.field(factory=dict)
     """By model."""
     drafting: list[DraftCost] = attrs.field(factory=list)
     turns: list[TurnCost] = attrs.field(factory=list)
+    checkpoints: list[CheckpointCost] = attrs.field(factory=list)
+    remarks: list[str] = attrs.field(factory=list)
+    """What was asked for and could not be measured, and why."""
 
     @property
     def goals(self) -> list[Goal]:
@@ -82,8 +94,8 @@ class Results:
             "load_average": {"before": self.load_before, "after": self.load_after},
             "settings": attrs.asdict(self.settings),
             "repeat": self.repeat,
-            "comparison": [cell.to_dict() for cell in self.comparison],
-            "text_differs_from_plain_at": lossless(self.comparison),
+            "comparison": [row.to_dict() for row in self.comparison.rows],
+            "failures": list(self.comparison.failures),
             "orchestration": {model: [attrs.asdict(c) for c in costs] for model, costs in self.orchestration.items()},
             "drafting": [attrs.asdict(cost) for cost in self.drafting],
             "drafting_growth": {
@@ -91,5 +103,7 @@ class Results:
                 for name in dict.fromkeys(c.strategy for c in self.drafting)
             },
             "turns": [attrs.asdict(cost) for cost in self.turns],
+            "checkpoints": [attrs.asdict(cost) for cost in self.checkpoints],
             "goals": [attrs.asdict(goal) | {"met": goal.met} for goal in self.goals],
+            "remarks": self.remarks,
         }

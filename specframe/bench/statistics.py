@@ -45,17 +45,16 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Summary:
     return Summary.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean of ratios. Raises ValueError when there are none, or one is not above 0."""
+    if not values or min(values) <= 0:
+        raise ValueError(f"no geometric mean of {list(values)}")
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of ``values`` that at least ``share`` of them do not exceed (nearest rank)."""
     if not values or not 0 < share <= 1:
         raise ValueError(f"no percentile {share} of {len(values)} values")
     ordered = sorted(values)
     return ordered[math.ceil(share * len(ordered)) - 1]
-
-
-def divergence(one: str, other: str) -> int | None:
-    """Where two texts differ first, in characters; None when they are equal."""
-    if one == other:
-        return None
-    shorter = min(len(one), len(other))
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)

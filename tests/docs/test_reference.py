@@ -15,7 +15,9 @@ import typer.main
 
 import specframe
 from specframe import core, hookspecs
-from specframe.bench.__main__ import parse
+from specframe.bench.program import PARTS
+from specframe.bench.sides import SERVER_TYPES
+from specframe.bench.workloads import BUILT_IN as BUILT_IN_TEXTS
 from specframe.cli.app import app
 from specframe.core.request import FinishReason
 from specframe.core.stats import RequestStats
@@ -166,11 +168,11 @@ def test_the_tutorial_names_every_argument_of_a_model_and_of_a_request() -> None
     assert {argument for argument in arguments if f"`{argument}`" not in text} == set()
 
 
-def test_every_option_of_the_benchmark_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    options = set(re.findall(r"^  (--[a-z]+)", capsys.readouterr().out, re.MULTILINE))
-    assert set(re.findall(r"`(--[a-z]+)`(?=[^\n]*\|)", page("performance.md"))) == options
+def test_every_text_and_peer_of_the_benchmark_is_listed() -> None:
+    text = sections(page("benchmark.md"), "##")
+    assert re.findall(r"^\| `([a-z-]+)` \|", text["Texts"], re.MULTILINE) == list(BUILT_IN_TEXTS)
+    assert set(re.findall(r"`server:([a-z0-9-]+)", text["Sides"])) == set(SERVER_TYPES)
+    assert re.findall(r"^\| `([a-z]+)` \|", text["Parts"], re.MULTILINE) == list(PARTS)
 
 
 def test_the_tutorial_names_every_sampling_parameter() -> None:

@@ -1,41 +1,201 @@
-"""The benchmark end to end, on a tiny model: the figures mean nothing, that they are there does."""
+"""The benchmark end to end, on tiny models: the figures mean nothing, that they are there does."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
+from typer.testing import CliRunner
 
-from specframe.bench import __main__ as program
-from specframe.bench import orchestration
-from specframe.testing import zoo
+from specframe.bench import margins, models, orchestration, program, side_specframe
+from specframe.bench.settings import Job, Settings
+from specframe.bench.sides import PLAIN, Side
+from specframe.bench.workloads import Workload
+from specframe.cli.app import app
+from specframe.core.errors import ConfigError
+
+SETTINGS = Settings(model="", n_threads=1, n_ctx=512, n_batch=128, n_ubatch=128, max_tokens=8, warm_up_tokens=2)
+
+
+@attrs.frozen
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: object) -> Answer:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], prog_name="specframe")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+def bench(*arguments: object) -> Answer:
+    return run("bench", *arguments, "-w", "prose", "-n", 8, "--threads", 1, "--ctx", 1024, "-r", 1)
+
+
+def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    sides = ("-s", "mtp:n_max=2", "-s", "server", "-s", "server:draft-mtp:n_max=2")
+    done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,checkpoints", "--out", tmp_path)
+    assert done.code == 0, done.err
+    assert "Speed" in done.out
+    data = json.loads((tmp_path / "results.json").read_text())
+    assert data["remarks"] == []
+    assert [row["side"] for row in data["comparison"]] == ["plain", *sides[1::2]]
+    for row in data["comparison"]:
+        assert row["notes"] == []
+        assert row["same_output"] is True
+        assert row["generated_tokens"] == 8
+        assert row["tokens_per_second"]["median"] > 0
+        assert row["peak_ram_bytes"] > 1_000_000
+    drafted = data["comparison"][1]
+    assert len(drafted["acceptance_by_position"]) == 2
+    assert drafted["ms_per_step"]["draft"] > 0
+    assert [turn["side"] for turn in data["turns"]] == ["plain", "mtp:n_max=2"]
+    assert all(turn["shared_tokens"] > 100 for turn in data["turns"])
+    assert {cost["place"] for cost in data["checkpoints"]} == {"host", "device"}
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    # Nothing is measured twice: resuming a finished run takes no time, and says the same.
+    again = bench(zoo("qwen35-mtp"), *sides, "--out", tmp_path, "--resume", "--json")
+    assert again.code == 0
+    assert json.loads(again.out)["comparison"] == data["comparison"]
+
+
+def test_a_side_that_fails_is_named_and_the_others_are_shown(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    prompt = tmp_path / "long.txt"
+    prompt.write_text("far too long for this context " * 20, encoding="utf-8")
+    done = run("bench", zoo("llama"), "-s", "plain", "--prompts", prompt, "-n", 8, "--ctx", 64, "--batch", 32, "-r", 1)
+    assert done.code == 1
+    assert "failed: plain on long: plain (generate) failed with exit code 1" in done.out
+    assert "plain on long" in done.err
+
+
+def test_a_report_is_filled_in_without_private_paths(zoo: Callable[[str], Path]) -> None:
+    model = zoo("llama")
+    arguments = (model, "-s", "ngram-k:n=2", "-w", "prose", "-n", 8, "--threads", 1, "-r", 1)
+    done = run("report", *arguments, "--observations", f"seen in {model.parent}", "--json")
+    assert done.code == 0, done.err
+    fields = json.loads(done.out)
+    assert fields["target model"].startswith("llama.gguf, llama, ")
+    assert fields["output"] == {"prose": "the same"}
+    assert fields["strategy"] == "ngram-k:n=2"
+    assert str(model.parent) not in done.out
+    assert str(Path.home()) + "/" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-s", "poetry"), "poetry"),
+        (("--parts", "all,none"), "no part"),
+        (("--resume",), "--out"),
+        (("--draft", "missing.gguf"), "missing.gguf"),
+        (("--grid", "n"), "KEY=VALUES"),
+        (("--ngram-n", "2", "--grid", "n=3"), "each key once"),
+        (("--n-max", "1..2"), "n_max"),
+    ],
+)
+def test_what_cannot_be_measured_ends_with_2(
+    zoo: Callable[[str], Path], arguments: tuple[str, ...], message: str
+) -> None:
+    done = bench(zoo("llama"), "-s", "plain", *arguments)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_a_report_is_about_a_strategy(zoo: Callable[[str], Path]) -> None:
+    for side in ("plain", "server"):
+        assert run("report", zoo("llama"), "-s", side).code == 2
+
+
+def test_a_draft_file_for_nobody_is_refused(zoo: Callable[[str], Path]) -> None:
+    done = bench(zoo("llama"), "-s", "ngram-k", "--draft", zoo("draft-simple"))
+    assert done.code == 2
+    assert "no side uses a draft file" in done.err
+
+
+def test_a_text_of_the_same_name_twice_is_refused(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "prose.txt").write_text("x", encoding="utf-8")
+    done = bench(zoo("llama"), "--prompts", tmp_path / "prose.txt")
+    assert done.code == 2
+    assert "two texts called 'prose'" in done.err
+
+
+def job(model: Path, task: str, **side: Any) -> Job:
+    settings = attrs.evolve(SETTINGS, model=str(model))
+    return Job(settings=settings, side=Side(**side), prompt="abcdefgh", warm_up="xyz", task=task)
+
+
+def test_margins_belong_to_the_tokens_of_the_plain_run(zoo: Callable[[str], Path]) -> None:
+    found = margins.measure(job(zoo("llama"), "margins"))
+    tokens = side_specframe.measure(job(zoo("llama"), "generate"))["tokens"]
+    assert len(found) == len(tokens) == 8
+    assert min(found) > 0
+
+
+def test_chats_are_rendered_with_the_model_s_template(zoo: Callable[[str], Path]) -> None:
+    chat = Workload(name="c", messages=({"role": "user", "content": "Hi"},))
+    for name, begins in (("llama-chat", "<|im_start|>user\nHi"), ("llama", "User: Hi")):
+        settings = attrs.evolve(SETTINGS, model=str(zoo(name)))
+        task = program.Task(settings=settings, sides=(PLAIN,), workloads=(chat,))
+        assert program._prompts(task)["c"].startswith(begins)
+
+
+def test_without_the_server_the_others_are_measured(
+    zoo: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "why_no_server", lambda: "it is not there")
+    task = program.Task(settings=SETTINGS, sides=(PLAIN, Side(engine="server")), workloads=())
+    left, remarks = program.prepare(task)
+    assert left.sides == (PLAIN,)
+    assert remarks == ["the server is left out: it is not there"]
+
+
+def test_against_the_server_both_use_its_library() -> None:
+    sides = (PLAIN, Side(engine="server"))
+    chosen, _ = program.prepare(program.Task(settings=SETTINGS, sides=sides, workloads=()))
+    assert chosen.settings.library == program.peer_library()
+    alone, _ = program.prepare(program.Task(settings=SETTINGS, sides=(PLAIN,), workloads=()))
+    assert alone.settings.library is None
+    own = attrs.evolve(SETTINGS, library="mine.so")
+    given, _ = program.prepare(program.Task(settings=own, sides=sides, workloads=()))
+    assert given.settings.library == "mine.so"
+
+
+def test_analytic_models_are_built_once_and_named_when_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Path] = []
+
+    def recipe(path: Path) -> Path:
+        built.append(path)
+        path.write_bytes(b"GGUF")
+        return path
+
+    monkeypatch.setattr(models, "LARGE", {"big": recipe})
+    assert models.resolve("zoo:big", directory=tmp_path) == models.resolve("zoo:big", directory=tmp_path)
+    assert built == [tmp_path / "big.gguf"]
+    assert models.resolve("zoo:llama", directory=tmp_path).is_file()
+    with pytest.raises(ConfigError, match="there are big, llama"):
+        models.resolve("zoo:poetry", directory=tmp_path)
 
 
 @pytest.mark.slow
-def test_both_sides_run_on_one_model_and_agree(tmp_path: Path) -> None:
-    model, answer, report = zoo.build("llama", tmp_path), tmp_path / "answer.json", tmp_path / "report.md"
-    code = program.main(
-        [
-            "--model", str(model), "--quick", "--tokens", "8", "--workloads", "prose", "--threads", "1", "--parts",
-            "compare", "--strategies", "plain,ngram-k4v:n2m4", "--json", str(answer), "--markdown", str(report),
-        ]
-    )  # fmt: skip
-    assert code == 0
-    data = json.loads(answer.read_text())
-    assert len(data["comparison"]) == 2
-    for cell in data["comparison"]:
-        assert cell["notes"] == []
-        assert cell["text_differs_at"] is None
-        assert cell["runs"]["specframe"][0]["tokens"] == cell["runs"]["server"][0]["tokens"] == 8
-    assert set(data["text_differs_from_plain_at"].values()) == {None}
-    assert "ngram-k4v:n2m4" in report.read_text()
+def test_the_large_model_accepts_what_it_is_made_to(tmp_path: Path) -> None:
+    path = models.LARGE["large-mtp-sure"](tmp_path / "large.gguf")
+    assert 80e6 < path.stat().st_size < 130e6
+    measured = side_specframe.measure(job(path, "generate", strategy="mtp", options={"n_max": 3}))
+    assert measured["drafted"] > 0
+    assert measured["accepted"] == measured["drafted"]
 
 
-def test_steps_are_split_into_native_and_python_time(tmp_path: Path) -> None:
-    with orchestration.opened(zoo.build("llama-bigram", tmp_path), library=None, n_threads=1, n_ctx=256) as bench:
+def test_steps_are_split_into_native_and_python_time(zoo: Callable[[str], Path]) -> None:
+    with orchestration.opened(zoo("llama-bigram"), library=None, n_threads=1, n_ctx=256) as opened:
         for case in (orchestration.Case(name="plain"), orchestration.Case(name="wrong", draft=3, wrong_at=1)):
-            cost = bench.cost(case, n_tokens=24, repeat=1, top=3)
+            cost = opened.cost(case, n_tokens=24, repeat=1, top=3)
             assert cost.per_step_us.median > 0
             assert cost.native_us > cost.per_step_us.median
             assert cost.n_steps > 5

@@ -1,153 +1,143 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import attrs
 import pytest
 
-from specframe.bench import comparison
-from specframe.bench.comparison import SIDES, Cell, compare, lossless, order
-from specframe.bench.settings import VARIANTS, WORKLOADS, Job, Measurement, Settings, Variant, text_of, workloads
-
-PLAIN = Variant()
-DRAFTED = Variant.parse("ngram-k:n8m16")
-SETTINGS = Settings(model="model.gguf", library="lib.so", max_tokens=7)
+from specframe.bench.comparison import Comparison, Divergence, divergence, gather
+from specframe.bench.runner import Case
+from tests.support.bench import case, failed, measured
 
 
-def measured(speed: float = 100.0, *, text: str = "text", wall_s: float = 2.0, tokens: int = 7) -> Measurement:
-    return Measurement(
-        library="lib.so", text=text, prompt_tokens=5, tokens=tokens, tokens_per_second=speed, ttft_s=0.1, wall_s=wall_s,
-        load_s=0.5,
-    )  # fmt: skip
+def no_margins(_: str) -> Sequence[float]:
+    raise AssertionError("nothing parts from plain decoding here")
 
 
-def cell(ours: list[Measurement], theirs: list[Measurement], variant: Variant = PLAIN) -> Cell:
-    return Cell(variant=variant, workload="prose", ours=tuple(ours), theirs=tuple(theirs))
-
-
-def recorder(calls: list[tuple[str, Job]]) -> Callable[[str, Job], Measurement]:
-    def run(side: str, job: Job) -> Measurement:
-        calls.append((side, job))
-        return measured(float(len(calls)))
-
-    return run
-
-
-@pytest.mark.parametrize("text", ["plain", "ngram-k:n12m48", "ngram-k4v:n8m16"])
-def test_labels_are_read_back(text: str) -> None:
-    assert Variant.parse(text).label == text
-
-
-def test_labels_carry_the_options() -> None:
-    assert Variant.parse("ngram-k4v:n8m16").options == {"n": 8, "m": 16, "min_hits": 1}
-    assert PLAIN.options == {}
-
-
-@pytest.mark.parametrize("text", ["", "ngram-k", "ngram-k:n8", "mtp:n8m16", "ngram-k:n8m16 ", "none"])
-def test_other_strategies_are_refused_with_what_is_possible(text: str) -> None:
-    with pytest.raises(ValueError, match="ngram-k4v:n12m48"):
-        Variant.parse(text)
-
-
-def test_jobs_survive_the_way_to_a_worker() -> None:
-    job = Job(settings=SETTINGS, variant=DRAFTED, prompt="é\n", warm_up="w")
-    assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
-
-
-def test_both_sides_get_the_same_environment() -> None:
-    assert SETTINGS.environment == {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "2000"}
-
-
-def test_every_workload_has_a_text_of_its_own_and_the_warm_up_is_another() -> None:
-    assert sorted(WORKLOADS) == sorted(workloads())
-    texts = [text_of(name) for name in [*WORKLOADS, "warm-up"]]
-    assert len(set(texts)) == len(texts)
-    assert all(len(text) > 100 for text in texts)
-
-
-def test_unknown_texts_are_refused() -> None:
-    with pytest.raises(ValueError, match="there are code-rewrite"):
-        text_of("poetry")
-
-
-def test_each_side_goes_first_in_turn() -> None:
-    assert order(0) == SIDES
-    assert order(1) == SIDES[::-1]
-
-
-def test_sides_alternate_and_get_the_same_job() -> None:
-    calls: list[tuple[str, Job]] = []
-    cells = compare(SETTINGS, [PLAIN, DRAFTED], ["prose"], repeat=2, run=recorder(calls))
-    assert [side for side, _ in calls] == ["specframe", "server"] * 2 + ["server", "specframe"] * 2
-    assert all(calls[i][1] == calls[i + 1][1] for i in range(0, len(calls), 2))
-    assert calls[0][1].prompt == text_of("prose")
-    assert [(c.variant, c.workload) for c in cells] == [(PLAIN, "prose"), (DRAFTED, "prose")]
-    assert [m.tokens_per_second for m in cells[0].ours] == [1.0, 6.0]
-    assert [m.tokens_per_second for m in cells[0].theirs] == [2.0, 5.0]
-
-
-def test_progress_ends_at_its_total() -> None:
-    seen: list[tuple[int, int]] = []
-    compare(SETTINGS, [PLAIN], ["prose"], repeat=1, run=recorder([]), progress=lambda n, of, _: seen.append((n, of)))
-    assert seen == [(0, 2), (1, 2), (2, 2)]
-
-
-def test_ratios_above_one_mean_that_specframe_is_faster() -> None:
-    faster = cell([measured(200.0, wall_s=1.0)], [measured(100.0, wall_s=3.0)])
-    assert faster.speed_ratio.median == 2.0
-    assert faster.wall_ratio.median == 3.0
-    assert [side.median for side in faster.speed] == [200.0, 100.0]
-
-
-def test_comparable_sides_have_no_notes() -> None:
-    assert cell([measured()], [measured()]).notes == ()
+def rows_of(*cases: Case) -> Comparison:
+    return gather(cases, lambda _: [0.5, 0.25, 0.125])
 
 
 @pytest.mark.parametrize(
-    ("change", "note"),
+    ("one", "other", "at"), [("same", "same", None), ("abc", "abd", 2), ("ab", "abc", 2), ("", "x", 0), ("x", "y", 0)]
+)
+def test_divergence_is_the_first_difference(one: str, other: str, at: int | None) -> None:
+    assert divergence(one, other) == at
+
+
+def test_ratios_are_of_pairs_of_the_same_repetition() -> None:
+    # The machine was ten times slower in the second repetition; both pairs say 2.
+    found = rows_of(case("plain", 100, 0), case("ngram-k", 200, 0), case("ngram-k", 20, 1), case("plain", 10, 1))
+    row = found.row("prose", "ngram-k")
+    assert row is not None
+    assert row.speed_up is not None
+    assert (row.speed_up.low, row.speed_up.median, row.speed_up.high) == (2.0, 2.0, 2.0)
+    assert row.speed.median == 110
+
+
+def test_repetitions_without_a_partner_are_left_out_of_ratios() -> None:
+    found = rows_of(case("plain", 100, 0), case("ngram-k", 200, 0), case("ngram-k", 1, 1))
+    row = found.row("prose", "ngram-k")
+    assert row is not None
+    assert row.speed_up is not None
+    assert (row.speed_up.median, row.speed_up.n) == (2.0, 1)
+
+
+def test_without_plain_decoding_there_is_no_ratio_and_no_verdict() -> None:
+    [row] = rows_of(case("ngram-k")).rows
+    assert row.speed_up is None
+    assert row.to_dict()["same_output"] is None
+
+
+def test_the_same_output_asks_for_no_margins() -> None:
+    found = gather([case("plain"), case("ngram-k"), case("server", tokens=(1, 2, 3))], no_margins)
+    assert [row.parts_at for row in found.rows] == [None, None, None]
+
+
+def test_where_tokens_part_the_margin_of_plain_decoding_is_told() -> None:
+    found = rows_of(case("plain"), case("ngram-k", tokens=(1, 9, 3)))
+    assert found.rows[1].parts_at == Divergence(1, "token", 0.25)
+    assert str(found.rows[1].parts_at) == "token 1 (margin 0.25)"
+
+
+def test_a_longer_output_parts_where_plain_decoding_ends() -> None:
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 2, 3, 4))).rows[1].parts_at == Divergence(3, "token", None)
+
+
+def test_the_server_is_compared_by_its_text() -> None:
+    found = gather([case("plain"), case("server", text="12x", tokens=())], no_margins)
+    assert str(found.rows[1].parts_at) == "character 2"
+
+
+def test_comparable_sides_have_no_notes() -> None:
+    assert [row.notes for row in rows_of(case("plain"), case("server")).rows] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("cases", "note"),
     [
-        ({"prompt_tokens": 6}, "prompts of 5 and 6 tokens"),
-        ({"tokens": 6}, "7 and 6 tokens generated"),
-        ({"library": "other.so"}, "different libraries: lib.so and other.so"),
+        ([case("server", prompt_tokens=6)], "a prompt of 6 tokens, not 5"),
+        ([case("server", library="other.so")], "another library: other.so, not lib.so"),
+        ([case("server"), case("server", repetition=1, text="other")], "different texts in different repetitions"),
+        ([case("server"), failed("server", 1)], "failed: it broke"),
     ],
 )
-def test_what_makes_sides_incomparable_is_said(change: dict[str, Any], note: str) -> None:
-    assert cell([measured()], [attrs.evolve(measured(), **change)]).notes == (note,)
+def test_what_makes_sides_incomparable_is_said(cases: list[Case], note: str) -> None:
+    row = rows_of(case("plain"), *cases).row("prose", "server")
+    assert row is not None
+    assert row.notes == [note]
 
 
-def test_a_side_that_changes_its_text_is_named() -> None:
-    notes = cell([measured(), measured()], [measured(), measured(text="other")]).notes
-    assert notes == ("server gave different texts in different repetitions",)
+def test_a_side_that_always_fails_is_a_failure_not_a_row() -> None:
+    found = rows_of(case("plain"), failed("ngram-k"))
+    assert [row.side.label for row in found.rows] == ["plain"]
+    assert found.failures == ("ngram-k on prose: it broke\nhere",)
 
 
-def test_texts_of_the_sides_are_compared() -> None:
-    assert cell([measured()], [measured()]).differs_at is None
-    assert cell([measured(text="tent")], [measured()]).differs_at == 2
+def test_a_row_is_ready_for_json() -> None:
+    row = rows_of(case("plain"), case("ngram-k", 200, tokens=(1, 9)))
+    data = json.loads(json.dumps(row.rows[1].to_dict()))
+    assert data["speed_up"]["median"] == 2.0
+    assert data["parts_from_plain"] == {"at": 1, "unit": "token", "margin": 0.25}
+    assert data["acceptance"] == 0.75
+    assert data["acceptance_by_position"] == [1.0, 0.5]
+    assert data["rollbacks"] == {"truncate": 1}
+    assert data["ms_per_step"]["draft"] == 1.0
+    assert "prompt" not in data["ms_per_step"]
+    assert data["peak_ram_bytes"] == 50_000_000
+    assert data["vram_bytes"] is None
 
 
-def test_drafted_text_is_held_against_our_own_plain_text() -> None:
-    plain = cell([measured()], [measured(text="theirs")])
-    same, other = cell([measured()], [measured()], DRAFTED), cell([measured(text="tex")], [measured()], DRAFTED)
-    assert lossless([plain, same]) == {"ngram-k:n8m16 on prose": None}
-    assert lossless([plain, other]) == {"ngram-k:n8m16 on prose": 3}
-    assert lossless([same]) == {}
+def test_the_server_tells_less() -> None:
+    row = rows_of(case("server", stats={}, peak_ram_bytes=None)).rows[0]
+    assert row.acceptance == 0.75
+    assert row.acceptance_by_position == []
+    assert row.mean_accepted_length is None
+    assert row.ms_per_step == {}
+    assert row.peak_ram_bytes is None
 
 
-def test_a_cell_is_ready_for_json() -> None:
-    data = json.loads(json.dumps(cell([measured(200.0)], [measured(100.0)]).to_dict()))
-    assert data["speed_ratio"]["median"] == 2.0
-    assert data["runs"]["server"][0]["tokens_per_second"] == 100.0
-    assert data["tokens_per_second"]["specframe"]["median"] == 200.0
+def test_the_best_of_the_server_is_among_those_that_were_repeated() -> None:
+    found = rows_of(
+        case("server:ngram-map-k:n=4", 500, grid=True),
+        case("server:ngram-map-k:n=6", 100, 0, grid=True),
+        case("server:ngram-map-k:n=6", 100, 1, grid=True),
+        case("server:ngram-map-k:n=8", 90, 0, grid=True),
+        case("server:ngram-map-k:n=8", 300, 1, grid=True),
+        case("server:ngram-map-k:n=9", 999, 0),
+    )
+    best = found.best_of_server("prose")
+    assert best is not None
+    assert best.side.label == "server:ngram-map-k:n=8"
+    assert found.best_of_server("chat") is None
 
 
-def test_the_default_strategies_are_plain_and_both_ngrams() -> None:
-    assert VARIANTS[0].label == "plain"
-    assert {v.strategy for v in VARIANTS} == {"none", "ngram-k", "ngram-k4v"}
+def test_memory_is_the_most_that_was_taken() -> None:
+    found = rows_of(case("plain", peak_ram_bytes=1), case("plain", repetition=1, peak_ram_bytes=3, vram_bytes=2))
+    assert (found.rows[0].peak_ram_bytes, found.rows[0].vram_bytes) == (3, 2)
 
 
-def test_a_failing_worker_is_quoted() -> None:
-    job = Job(settings=SETTINGS, variant=PLAIN, prompt="p", warm_up="w")
-    with pytest.raises(RuntimeError, match=r"the nobody worker failed(.|\n)*bench.side_nobody"):
-        comparison.run_process("nobody", job)
+def test_sustained_speed_counts_the_whole_request() -> None:
+    assert measured(wall_s=2.0).sustained == 3.5
+    assert attrs.evolve(measured(), wall_s=0.0).sustained == 0.0

@@ -1,40 +1,27 @@
 from __future__ import annotations
 
 import cProfile
+import csv
 import io
 import json
 import pstats
+import re
+from html.parser import HTMLParser
 from typing import Any
 
+import attrs
 import pytest
-from rich.console import Console
 
-from specframe.bench import __main__ as program
-from specframe.bench import drafting, goals, orchestration, results, tables
-from specframe.bench.comparison import Cell
+from specframe.bench import costs, drafting, goals, html, orchestration, plots, results, tables
+from specframe.bench.comparison import Comparison, gather
+from specframe.bench.costs import TurnCost
 from specframe.bench.drafting import DraftCost
 from specframe.bench.goals import Goal
 from specframe.bench.orchestration import CASES, Case, Cost, NativeClock
 from specframe.bench.results import Results
-from specframe.bench.settings import Measurement, Settings, Variant
+from specframe.bench.sides import PLAIN, Side
 from specframe.bench.statistics import Summary
-from specframe.bench.turns import TurnCost
-
-
-def measurement(speed: float, text: str = "text") -> Measurement:
-    return Measurement(
-        library="lib.so", text=text, prompt_tokens=5, tokens=7, tokens_per_second=speed, ttft_s=0.1, wall_s=1.0,
-        load_s=0.5, drafted=4, accepted=3,
-    )  # fmt: skip
-
-
-def cell(label: str, ours: float, theirs: float, text: str = "text") -> Cell:
-    return Cell(
-        variant=Variant.parse(label),
-        workload="prose",
-        ours=(measurement(ours, text), measurement(ours, text)),
-        theirs=(measurement(theirs), measurement(theirs)),
-    )
+from tests.support import bench as made
 
 
 def one(value: float) -> Summary:
@@ -49,29 +36,50 @@ def draft_cost(context: int, us: float) -> DraftCost:
     return DraftCost(strategy="ngram-k", context=context, median_us=us, p99_us=us, begin_us=0.5, drafted=3.0)
 
 
-def turn(label: str, ratio: float) -> TurnCost:
+def turn(side: str, ratio: float | None) -> TurnCost:
     return TurnCost(
-        strategy=label, shared_tokens=1300, new_tokens=7, ttft_s=one(0.05), first_turn_s=one(2.0), ratio=one(ratio)
+        side=side,
+        shared_tokens=1300,
+        new_tokens=7,
+        ttft_s=one(0.05),
+        first_turn_s=one(2.0),
+        ratio=None if ratio is None else one(ratio),
     )
+
+
+def compared(*cases: Any, margin: float = 0.25) -> Comparison:
+    return gather(cases, lambda _: [margin] * 9)
 
 
 def found(**parts: Any) -> Results:
     return Results(
-        settings=Settings(model="/models/tiny.gguf", library="lib.so"),
+        settings=made.SETTINGS,
         repeat=2,
-        machine={"cpu": "a | b"},
+        machine={"cpu": "a | <b>"},
         load_before=parts.pop("load_before", 0.1),
         load_after=0.2,
         **parts,
     )
 
 
+CHECKPOINT = {"on_device": True, "length": 128, "n_bytes": 2_000_000, "capture_s": [0.001], "restore_s": [0.002]}
+
 EVERYTHING: dict[str, Any] = {
-    "comparison": [cell("plain", 99.0, 100.0), cell("ngram-k:n8m16", 130.0, 100.0)],
+    "comparison": compared(
+        made.case("plain", 99.0),
+        made.case("ngram-k:n=8", 130.0),
+        made.case("server", 100.0, stats={}),
+        made.case("server:ngram-map-k:n=8", 100.0, stats={}),
+    ),
     "orchestration": {"tiny": [cost(20.0)]},
     "drafting": [draft_cost(1000, 3.0), draft_cost(64000, 3.3)],
-    "turns": [turn("plain", 1.0), turn("ngram-k:n8m16", 1.05)],
+    "turns": [turn("plain", 1.0), turn("ngram-k:n=8", 1.05)],
+    "checkpoints": costs.checkpoints([CHECKPOINT]),
+    "remarks": ["something was left out"],
 }
+
+
+# -- goals ------------------------------------------------------------------------------------------------------------
 
 
 def test_bounds_hold_in_their_direction() -> None:
@@ -82,56 +90,122 @@ def test_bounds_hold_in_their_direction() -> None:
     assert str(Goal("cost", 30.0, 25.0, at_least=False)) == "cost: 30 (not met, goal <= 25)"
 
 
-def test_plain_and_drafted_cells_have_different_bounds() -> None:
+def test_peers_are_those_with_equal_settings() -> None:
     reached = goals.of_comparison(EVERYTHING["comparison"])
     assert [(g.bound, g.value, g.met) for g in reached] == [(0.98, 0.99, True), (1.0, 1.3, True), (0, 0, True)]
+    others = compared(made.case("plain"), made.case("ngram-k:n=8"), made.case("server:ngram-map-k:n=6"))
+    assert len(goals.of_comparison(others)) == 1
 
 
-def test_a_drafted_text_that_differs_misses_a_goal() -> None:
-    cells = [cell("plain", 100.0, 100.0), cell("ngram-k:n8m16", 100.0, 100.0, text="tent")]
-    assert [g.met for g in goals.of_comparison(cells)] == [True, True, False]
+def test_near_ties_are_no_faults() -> None:
+    cases = [made.case("plain"), made.case("ngram-k", tokens=(1, 9))]
+    assert [g.met for g in goals.of_comparison(compared(*cases, margin=0.1))] == [True]
+    assert [g.met for g in goals.of_comparison(compared(*cases, margin=2.0))] == [False]
+    assert [g.met for g in goals.of_comparison(gather(cases, lambda _: []))] == [False]
+
+
+def auto(workload: str, speed: float) -> Any:
+    return attrs.evolve(made.case("plain", speed, workload=workload), side=Side(strategy="auto"))
+
+
+def test_auto_is_held_against_plain_the_default_and_the_best_of_the_server() -> None:
+    comparison = compared(
+        *(made.case("plain", 100, workload=w) for w in ("code-rewrite", "log-extraction", "prose")),
+        auto("code-rewrite", 144),
+        auto("log-extraction", 100),
+        auto("prose", 97),
+        made.case("server:ngram-map-k", 72, workload="code-rewrite"),
+        made.case("server:ngram-map-k", 400, workload="prose"),
+        made.case("server:ngram-map-k:n=8", 150, workload="code-rewrite", grid=True),
+        made.case("server:ngram-map-k:n=4", 120, workload="code-rewrite", grid=True),
+    )
+    reached: dict[str, Any] = {
+        goal.what: (pytest.approx(goal.value), goal.met) for goal in goals.of_comparison(comparison)
+    }
+    assert reached == {
+        "auto on code-rewrite, x plain": (1.44, True),
+        "auto on log-extraction, x plain": (1.0, True),
+        "auto on prose, x plain": (0.97, False),
+        "auto on code-rewrite, x the server's best, server:ngram-map-k:n=8": (0.96, False),
+        "auto where the answer repeats the prompt, x plain, geometric mean of 2": (1.2, True),
+        "auto where the answer repeats the prompt, x server:ngram-map-k, geometric mean of 1": (2.0, True),
+        "drafted outputs that part from plain decoding at no near tie": (0, True),
+    }
 
 
 def test_only_cases_with_a_goal_have_one() -> None:
-    costs = [cost(20.0), cost(500.0, Case(name="long", draft=48))]
-    assert [(g.value, g.bound) for g in goals.of_orchestration("tiny", costs)] == [(20.0, 25.0)]
+    measured = [cost(20.0), cost(500.0, Case(name="long", draft=48))]
+    assert [(g.value, g.bound) for g in goals.of_orchestration("tiny", measured)] == [(20.0, 25.0)]
 
 
 def test_growth_is_longest_over_shortest_context_in_any_order() -> None:
-    costs = [draft_cost(64_000, 9.0), draft_cost(1_000, 3.0), draft_cost(16_000, 1.0)]
-    assert drafting.growth(costs) == 3.0
-    assert [(g.value, g.met) for g in goals.of_drafting(costs)] == [(3.0, False)]
-    assert goals.of_drafting(costs[:1]) == []
+    measured = [draft_cost(64_000, 9.0), draft_cost(1_000, 3.0), draft_cost(16_000, 1.0)]
+    assert drafting.growth(measured) == 3.0
+    assert [(g.value, g.met) for g in goals.of_drafting(measured)] == [(3.0, False)]
+    assert goals.of_drafting(measured[:1]) == []
 
 
 def test_turns_are_held_against_plain() -> None:
-    assert [(g.value, g.met) for g in goals.of_turns([turn("plain", 1.0), turn("ngram-k:n8m16", 3.0)])] == [
-        (3.0, False)
-    ]
+    measured = [turn("plain", 1.0), turn("ngram-k", 3.0), turn("mtp", None)]
+    assert [(g.value, g.met) for g in goals.of_turns(measured)] == [(3.0, False)]
+
+
+# -- costs ------------------------------------------------------------------------------------------------------------
+
+
+def test_turns_are_paired_by_repetition() -> None:
+    def answer(second_s: float) -> dict[str, Any]:
+        return {"first_s": 1.0, "second_s": second_s, "shared_tokens": 9, "new_tokens": 2}
+
+    drafted = Side.parse("ngram-k")
+    answers = [(PLAIN, 0, answer(0.1)), (drafted, 0, answer(0.2)), (drafted, 1, answer(3.0)), (PLAIN, 1, answer(1.0))]
+    plain, other = costs.turns(answers)
+    assert (plain.side, other.side, other.shared_tokens) == ("plain", "ngram-k", 9)
+    assert other.ratio is not None
+    assert (other.ratio.low, other.ratio.high) == (2.0, 3.0)
+    assert costs.turns(answers[1:3])[0].ratio is None
+
+
+def test_a_device_that_keeps_checkpoints_on_the_host_is_counted_once() -> None:
+    host = {**CHECKPOINT, "on_device": False}
+    assert [(c.place, c.length) for c in costs.checkpoints([host, host])] == [("host", 128)]
+    [device] = costs.checkpoints([CHECKPOINT])
+    assert (device.place, device.capture_ms.median, device.restore_ms.median) == ("device", 1.0, 2.0)
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
 
 
 def test_json_has_everything() -> None:
     data = json.loads(json.dumps(found(**EVERYTHING).to_dict()))
     assert [goal["met"] for goal in data["goals"]] == [True] * 6
     assert data["drafting_growth"] == {"ngram-k": pytest.approx(1.1)}
-    assert data["text_differs_from_plain_at"] == {"ngram-k:n8m16 on prose": None}
+    assert [row["side"] for row in data["comparison"]][:2] == ["plain", "ngram-k:n=8"]
     assert data["load_average"] == {"before": 0.1, "after": 0.2}
+    assert data["checkpoints"][0]["place"] == "device"
+
+
+TITLES = (
+    "Machine",
+    "Speed",
+    "Acceptance",
+    "Milliseconds of a step",
+    "Memory and checkpoints",
+    "Outside native calls, tiny",
+    "Drafting as",
+    "First token of",
+    "Checkpoints",
+    "Goals",
+)
 
 
 def test_markdown_shows_each_part_once() -> None:
     text = tables.markdown(found(**EVERYTHING))
-    for title in (
-        "Machine",
-        "Against the server",
-        "Outside native calls, tiny",
-        "Drafting as",
-        "First token of",
-        "Goals",
-    ):
+    for title in TITLES:
         assert text.count(f"### {title}") == 1
-    assert "| cpu | a \\| b |" in text
-    assert "| ngram-k:n8m16 | prose | 130.0 (130.0-130.0) | 100.0 (100.0-100.0) |" in text
-    assert "| 1.31 | 3/4 | 3/4 | equal |" in text
+    assert "| cpu | a \\| <b> |" in text
+    assert "| prose | ngram-k:n=8 | 130.0 | 1.313 | 7.0 | 100 | 7 | same |" in text
+    assert "- something was left out" in text
     assert "Other jobs" not in text
 
 
@@ -141,7 +215,14 @@ def test_markdown_tables_are_rectangular() -> None:
 
 
 def test_parts_that_were_left_out_are_not_shown() -> None:
-    assert [t.title for t in tables.tables(found())] == ["Machine and settings", "Goals"]
+    assert [t.title for t in tables.tables(found())] == ["Machine and settings"]
+
+
+def test_failures_and_differences_are_shown() -> None:
+    comparison = compared(made.case("plain"), made.case("ngram-k", tokens=(1, 9)), made.failed("ngram-k4v"))
+    text = tables.markdown(found(comparison=comparison))
+    assert "parts at token 1 (margin 0.25)" in text
+    assert "failed: ngram-k4v on prose: it broke" in text
 
 
 def test_a_busy_machine_is_mentioned() -> None:
@@ -151,12 +232,93 @@ def test_a_busy_machine_is_mentioned() -> None:
 def test_one_repetition_has_no_range() -> None:
     assert tables.spread(Summary.of([2.0]), 2) == "2.00"
     assert tables.spread(Summary.of([2.0, 3.0]), 1) == "2.5 (2.0-3.0)"
+    assert tables.spread(None) == ""
 
 
-def test_missed_goals_are_shown() -> None:
-    screen = io.StringIO()
-    program.show(found(turns=[turn("ngram-k:n8m16", 9.0)]), Console(file=screen, width=160))
-    assert "not met" in screen.getvalue()
+def test_csv_has_a_line_per_side_and_text() -> None:
+    lines = list(csv.DictReader(io.StringIO(tables.as_csv(found(**EVERYTHING)))))
+    assert [line["side"] for line in lines] == ["plain", "ngram-k:n=8", "server", "server:ngram-map-k:n=8"]
+    assert float(lines[1]["speed_up_median"]) == pytest.approx(130 / 99)
+    assert (lines[1]["options"], lines[1]["rollbacks"], lines[2]["rollbacks"]) == ("n=8", "1", "0")
+    assert float(lines[1]["draft_ms_per_step"]) == 1.0
+    assert tables.as_csv(found()).strip() == ""
+
+
+class References(HTMLParser):
+    """Collects what a browser would fetch or run, and elements left open."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag in {"script", "link", "iframe", "img", "object", "embed", "base"}:
+            self.fetched.append(tag)
+        for name, value in attrs:
+            outside = name in {"src", "href", "xlink:href", "data", "action"} and not (value or "").startswith("#")
+            if outside or name.startswith("on"):
+                self.fetched.append(f"{name}={value}")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_html_report_needs_nothing_else() -> None:
+    page = html.report(found(**EVERYTHING))
+    references = References()
+    references.feed(page)
+    assert references.fetched == []
+    assert references.open == []
+    assert re.findall(r"url\((?!#)|@import|@font-face", page) == []
+    assert page.count("<svg") == 3
+    assert all(f"<h2>{title}" in page for title in TITLES)
+    assert "a | &lt;b&gt;" in page
+
+
+def test_a_report_that_needs_something_would_be_found() -> None:
+    references = References()
+    references.feed('<script src="https://example.org/x.js"></script><a href="#here"></a>')
+    assert references.fetched == ["script", "src=https://example.org/x.js"]
+
+
+def test_the_html_report_is_the_same_each_time() -> None:
+    assert html.report(found(**EVERYTHING)) == html.report(found(**EVERYTHING))
+
+
+def test_without_matplotlib_the_report_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "available", lambda: False)
+    page = html.report(found(**EVERYTHING))
+    assert "<svg" not in page
+    assert "pip install specframe[bench]" in page
+
+
+def test_nothing_compared_is_nothing_drawn() -> None:
+    assert plots.figures(Comparison()) == {}
+    assert "There was nothing to draw." in html.report(found())
+
+
+def test_figures_name_what_they_show() -> None:
+    drawn = plots.figures(EVERYTHING["comparison"])
+    assert [len(re.findall(">ngram-k:n=8<", svg)) for svg in drawn.values()] == [1, 1, 1]
+    assert ">prose<" in drawn["Speed over plain decoding, by text"]
+
+
+def test_of_a_grid_the_best_is_drawn() -> None:
+    comparison = compared(
+        made.case("plain"),
+        made.case("ngram-k:n=4", 120, grid=True),
+        made.case("ngram-k:n=8", 130, grid=True),
+        made.case("ngram-k:n=6", 90),
+    )
+    assert [row.side.label for row in plots.shown(comparison)] == ["plain", "ngram-k:n=8", "ngram-k:n=6"]
+
+
+# -- costs of specframe itself ----------------------------------------------------------------------------------------
 
 
 class FakeLibrary:
@@ -215,38 +377,12 @@ def test_drafting_cost_is_measured_on_something_that_repeats() -> None:
     assert 0 < measured.median_us <= measured.p99_us
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--strategies", "mtp"], "is no strategy"),
-        (["--workloads", "poetry"], "there is no prompt 'poetry'"),
-        (["--parts", "all"], "there is no part 'all'"),
-        (["--tokens", "1"], "at least 2"),
-        (["--repeat", "-1"], "at least 1"),
-    ],
-)
-def test_wrong_arguments_exit_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        program.parse(arguments)
-    assert raised.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-def test_quick_is_one_short_repetition_unless_told_otherwise() -> None:
-    quick, full = program.parse(["--quick"]), program.parse([])
-    assert (quick.repeat, quick.tokens) == (1, 48)
-    assert (full.repeat, full.tokens) == (5, 256)
-    assert program.parse(["--quick", "--repeat", "3"]).repeat == 3
-
-
-def test_missed_goals_fail_a_check_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = found(turns=[turn("ngram-k:n8m16", 9.0)])
-    monkeypatch.setattr(program, "measure", lambda *_: slow)
-    assert program.main([]) == 0
-    assert program.main(["--check"]) == 1
-
-
 def test_load_is_a_number_here() -> None:
     load = results.load()
     assert load is not None
     assert load >= 0
+
+
+def test_a_machine_is_described_without_packages_it_does_not_have() -> None:
+    assert {"cpu", "cores", "system", "python", "specframe", "llama.cpp", "xllamacpp"} == results.machine().keys()
+    assert results._version("no-such-package") == "not installed"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specframe.bench.statistics import Summary, divergence, paired, percentile
+from specframe.bench.statistics import Summary, geometric_mean, paired, percentile
 
 
 def test_summary_is_median_and_range() -> None:
@@ -42,8 +42,12 @@ def test_percentile_refuses_what_it_cannot_answer(values: list[float], share: fl
         percentile(values, share)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "at"), [("same", "same", None), ("abc", "abd", 2), ("ab", "abc", 2), ("", "x", 0), ("x", "y", 0)]
-)
-def test_divergence_is_the_first_different_character(one: str, other: str, at: int | None) -> None:
-    assert divergence(one, other) == at
+def test_the_mean_of_ratios_is_geometric() -> None:
+    assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+    assert geometric_mean([1.3]) == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 0.0], [-1.0]])
+def test_there_is_no_mean_of_what_is_no_ratio(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="no geometric mean"):
+        geometric_mean(values)

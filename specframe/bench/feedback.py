@@ -1,0 +1,147 @@
+"""The community's feedback form, filled in from a comparison of plain decoding with one strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from specframe import plugins
+from specframe.backends.llama.facts import RuntimeFacts
+from specframe.bench.comparison import Row
+from specframe.bench.results import Results
+from specframe.bench.sides import Side
+from specframe.bench.tables import spread
+
+_MB = 1e6
+
+
+def form(
+    results: Results,
+    side: Side,
+    *,
+    runtime: RuntimeFacts,
+    target: Mapping[str, Any],
+    draft: Mapping[str, Any] | None,
+    observations: str = "",
+) -> dict[str, Any]:
+    """Every field of the form, in its order; not yet redacted.
+
+    Args:
+        results: of a run of plain decoding and ``side``.
+        side: the strategy.
+        runtime: what ran it.
+        target: the target's file, from :func:`specframe.compatibility.describe`.
+        draft: the draft's file, if there is one.
+        observations: of the user.
+    """
+    settings, machine = results.settings, results.machine
+    rows = [row for row in results.comparison.rows if row.side.label == side.label]
+    gpus = [device for device in runtime.devices if device.kind != "cpu"]
+    return {
+        "specframe": machine["specframe"],
+        "llama.cpp": f"{machine['llama.cpp']} (reports {runtime.version}, ggml {runtime.ggml_version})",
+        "OS": machine["system"],
+        "Python": machine["python"],
+        "CPU": f"{machine['cpu']}, {machine['cores']} processors",
+        "GPU": ", ".join(f"{d.description} ({d.memory_total / _MB:.0f} MB)" for d in gpus) or "none",
+        "backend and build options": f"{runtime.source}: {runtime.system_info or ', '.join(runtime.cpu_features)}",
+        "target model": _file(target),
+        "MTP mode": "not used" if side.strategy != "mtp" else "built-in" if side.draft is None else "external",
+        "external model": "none" if draft is None else _file(draft),
+        "strategy": side.label,
+        "draft_n_max": _option(side, "n_max", "m"),
+        "draft_p_min": _option(side, "p_min"),
+        "n_ctx": settings.n_ctx,
+        "n_batch": settings.n_batch,
+        "GPU layers": "all that fit" if settings.n_gpu_layers is None else settings.n_gpu_layers,
+        "sampling": "greedy" if settings.temperature <= 0 else f"temperature {settings.temperature:g}",
+        **_measured(results, rows),
+        "warnings": _warnings(results, rows),
+        "observations": observations or "none",
+    }
+
+
+def _file(facts: Mapping[str, Any]) -> str:
+    parts = (Path(facts["path"]).name, facts["architecture"], facts["quantization"])
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _option(side: Side, *names: str) -> Any:
+    """The first of the options that the strategy has, as it was set."""
+    if side.strategy == "none":
+        return "-"
+    options = attrs.asdict(plugins.registry().get(side.strategy).Options(**side.options))
+    return next((options[name] for name in names if name in options), "-")
+
+
+def _measured(results: Results, rows: list[Row]) -> dict[str, Any]:
+    """The fields that were measured, one line for each text."""
+    comparison = results.comparison
+
+    def each(value: Any) -> Any:
+        return {row.workload: value(row) for row in rows}
+
+    def stats(name: str) -> Any:
+        return each(lambda row: row.first.stats.get(name))
+
+    plain = {row.workload: comparison.row(row.workload, "plain") for row in rows}
+    return {
+        "ordinary speed, tokens/s": {w: "" if row is None else spread(row.speed) for w, row in plain.items()},
+        "drafted speed, tokens/s": each(lambda row: spread(row.speed)),
+        "speed-up": each(lambda row: spread(row.speed_up, 2)),
+        "TTFT, ms": each(lambda row: round(row.ttft.median * 1e3)),
+        "proposed": stats("drafted"),
+        "accepted": each(lambda row: row.first.accepted),
+        "acceptance rate": each(lambda row: None if row.acceptance is None else round(row.acceptance, 3)),
+        "mean accepted length": each(
+            lambda row: None if row.mean_accepted_length is None else round(row.mean_accepted_length, 2)
+        ),
+        "rollbacks": stats("rollbacks"),
+        "checkpoint mode and timing": each(_checkpoints),
+        "output": each(lambda row: "the same" if row.parts_at is None else f"parts at {row.parts_at}"),
+        "peak RAM, MB": each(lambda row: _mb(row.peak_ram_bytes)),
+        "peak VRAM, MB": each(lambda row: _mb(row.vram_bytes)),
+    }
+
+
+def _checkpoints(row: Row) -> str:
+    stats = row.first.stats
+    seconds = stats.get("seconds", {}).get("checkpoint", 0.0)
+    return f"{row.first.rollback or 'unknown'}; {stats.get('checkpoints', 0)} taken in {seconds * 1e3:.1f} ms"
+
+
+def _mb(n_bytes: int | None) -> int | None:
+    return None if n_bytes is None else round(n_bytes / _MB)
+
+
+def _warnings(results: Results, rows: list[Row]) -> list[str]:
+    found = [*results.remarks, *results.comparison.failures]
+    for row in rows:
+        found += [f"{row.workload}: {note}" for note in row.notes]
+        if reason := row.first.stats.get("inactive_reason"):
+            found.append(f"{row.workload}: not drafting: {reason}")
+    if results.busy:
+        found.append("other jobs wanted the cores: absolute figures are low")
+    return found or ["none"]
+
+
+def markdown(fields: Mapping[str, Any]) -> str:
+    """The form as Markdown."""
+    lines = ["## specframe feedback", ""]
+    for name, value in fields.items():
+        lines.append(f"- **{name}**: {_shown(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        values = {key: _shown(inner) for key, inner in value.items()}
+        if len(values) == 1:
+            return next(iter(values.values()))
+        return "; ".join(f"{key}: {inner}" for key, inner in values.items()) or "none"
+    if isinstance(value, list):
+        return "; ".join(map(str, value))
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,66 @@
+"""Models to measure: files, names of the catalogue, and tiny or larger analytic ones by ``zoo:NAME``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from specframe import catalogue
+from specframe.cache import cache_directory
+from specframe.core.errors import ConfigError
+from specframe.testing import zoo
+
+_PREFIX = "zoo:"
+
+
+def _large_hybrid(path: Path, *, error: float) -> Path:
+    """A Qwen 3.5 of 24 layers and about 100 MB that recites a cycle.
+
+    Its blocks add nothing, so that the text is known and the MTP head is right on all but ``error`` of the tokens; they
+    cost what blocks cost.
+    """
+    world = zoo.World(vocabulary=zoo.Vocabulary.byte_level(pre="qwen35"), width=320)
+    shape = zoo.Shape(n_layer=24, n_ff=704, n_head=16, n_kv=4)
+    recurrence = zoo.Recurrence(state=64, n_value_heads=4, n_key_heads=2, attention_interval=4)
+    return zoo.targets.hybrid(
+        path,
+        world=world,
+        shape=shape,
+        recurrence=recurrence,
+        strength=0.0,
+        nextn=zoo.Nextn(error=error, strength=0.0),
+    )
+
+
+#: Larger models of this module: too slow to build for the zoo of the tests, and kept once they are.
+LARGE: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
+    {
+        "large-mtp": lambda path: _large_hybrid(path, error=0.1),
+        "large-mtp-sure": lambda path: _large_hybrid(path, error=0.0),
+        "large-mtp-poor": lambda path: _large_hybrid(path, error=0.5),
+    }
+)
+
+
+def resolve(name: str, *, fetch: bool = False, directory: Path | None = None) -> Path:
+    """The file of a model.
+
+    Args:
+        name: a GGUF file, a name of the catalogue, or ``zoo:NAME`` with a name of the zoo or of :data:`LARGE`.
+        fetch: download a model of the catalogue that is not cached yet.
+        directory: where analytic models are kept; the cache unless given.
+
+    Raises:
+        ConfigError: There is no such model, or the ``gguf`` package, which writes analytic ones, is missing.
+    """
+    if not name.startswith(_PREFIX):
+        return catalogue.resolve(name, fetch=fetch).resolve()
+    name = name.removeprefix(_PREFIX)
+    directory = directory or cache_directory("bench")
+    if name in zoo.NAMES:
+        return zoo.build(name, directory)
+    if name not in LARGE:
+        raise ConfigError(f"there is no {_PREFIX}{name}; there are {', '.join([*LARGE, *zoo.NAMES])}")
+    path = directory / f"{name}.gguf"
+    return path if path.is_file() else LARGE[name](path)

@@ -1,0 +1,360 @@
+"""``specframe bench`` and ``report``."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+import typer
+
+from specframe.cli.command import EXIT_FAILED, JsonFlag, command, complain
+from specframe.cli.output import print_json
+from specframe.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specframe.bench.program import Task
+    from specframe.bench.results import Results
+    from specframe.bench.settings import Settings
+    from specframe.bench.sides import Side
+    from specframe.bench.workloads import Workload
+
+_DEFAULT_SIDES = ("plain", "ngram-k", "ngram-k4v", "server", "server:ngram-map-k")
+_QUICK_TOKENS = 48
+
+_RUN, _MODEL = "Run", "Model"
+
+_OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
+    (
+        "model",
+        str,
+        ...,
+        typer.Argument(metavar="MODEL", help="A GGUF file, a name of the catalogue, or zoo:NAME: an analytic model."),
+    ),
+    ("draft", Path | None, None, typer.Option("--draft", "-d", metavar="FILE", help="Draft model, for all sides.")),
+    (
+        "workloads",
+        str | None,
+        None,
+        typer.Option(
+            "--workloads", "-w", metavar="NAMES", help="Built-in texts, with commas between them.", rich_help_panel=_RUN
+        ),
+    ),
+    (
+        "prompts",
+        list[Path] | None,
+        None,
+        typer.Option(
+            "--prompts", metavar="FILE", help="Own texts: a text file, or .jsonl; repeat.", rich_help_panel=_RUN
+        ),
+    ),
+    (
+        "repeat",
+        int | None,
+        None,
+        typer.Option("--repeat", "-r", min=1, help="Repetitions; unset: 3, with --quick 1.", rich_help_panel=_RUN),
+    ),
+    (
+        "max_tokens",
+        int | None,
+        None,
+        typer.Option(
+            "--max-tokens", "-n", min=2, help="Tokens to generate; unset: 256, with --quick 48.", rich_help_panel=_RUN
+        ),
+    ),
+    ("temperature", float, 0.0, typer.Option("--temperature", help="0: greedy.", rich_help_panel=_RUN)),
+    ("seed", int, 1, typer.Option("--seed", help="Of all sides.", rich_help_panel=_RUN)),
+    (
+        "quick",
+        bool,
+        False,
+        typer.Option("--quick", help="See that everything works; the figures mean little.", rich_help_panel=_RUN),
+    ),
+    ("ctx", int, 4096, typer.Option("--ctx", min=1, help="Tokens of context.", rich_help_panel=_MODEL)),
+    ("batch", int, 2048, typer.Option("--batch", min=1, help="Most tokens evaluated at once.", rich_help_panel=_MODEL)),
+    (
+        "threads",
+        int | None,
+        None,
+        typer.Option("--threads", min=1, help="Of the model; unset: one per core.", rich_help_panel=_MODEL),
+    ),
+    (
+        "gpu_layers",
+        int | None,
+        None,
+        typer.Option("--gpu-layers", min=0, help="Layers on a GPU; unset: all that fit.", rich_help_panel=_MODEL),
+    ),
+    (
+        "library",
+        Path | None,
+        None,
+        typer.Option(
+            "--library",
+            metavar="FILE",
+            help="llama.cpp library of our sides; unset: the server's own when it takes part.",
+            rich_help_panel=_MODEL,
+        ),
+    ),
+    ("fetch", bool, False, typer.Option("--fetch", help="Download a catalogue model.", rich_help_panel=_MODEL)),
+)
+
+
+@attrs.frozen(kw_only=True)
+class MeasureFlags:
+    """The model, the texts and how often."""
+
+    model: str
+    draft: Path | None
+    workloads: str | None
+    prompts: list[Path] | None
+    repeat: int | None
+    max_tokens: int | None
+    temperature: float
+    seed: int
+    quick: bool
+    ctx: int
+    batch: int
+    threads: int | None
+    gpu_layers: int | None
+    library: Path | None
+    fetch: bool
+
+    @classmethod
+    def cli_parameters(cls) -> list[inspect.Parameter]:
+        """MODEL and its options."""
+        return [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if default is ... else default,
+                annotation=Annotated[kind, option],
+            )
+            for name, kind, default, option in _OPTIONS
+        ]
+
+    @classmethod
+    def from_cli(cls, values: dict[str, Any]) -> MeasureFlags:
+        """Raises ConfigError when the draft file is not there."""
+        flags = cls(**values)
+        if flags.draft is not None and not flags.draft.is_file():
+            raise ConfigError(f"there is no draft file {str(flags.draft)!r}")
+        return flags
+
+    @property
+    def n_repeat(self) -> int:
+        """Repetitions."""
+        return self.repeat or (1 if self.quick else 3)
+
+    def settings(self) -> Settings:
+        """What is the same for all sides. Raises ConfigError when there is no such model."""
+        from specframe.backends.llama.threads import default_threads  # noqa: PLC0415 -- not needed for --help
+        from specframe.bench import models  # noqa: PLC0415
+        from specframe.bench.settings import Settings  # noqa: PLC0415
+
+        return Settings(
+            model=str(models.resolve(self.model, fetch=self.fetch)),
+            library=None if self.library is None else str(self.library),
+            n_ctx=self.ctx,
+            n_batch=self.batch,
+            n_ubatch=min(512, self.batch),
+            n_threads=self.threads or default_threads(),
+            n_gpu_layers=self.gpu_layers,
+            max_tokens=self.max_tokens or (_QUICK_TOKENS if self.quick else 256),
+            temperature=self.temperature,
+            seed=self.seed,
+        )
+
+    def texts(self, default: tuple[str, ...]) -> list[Workload]:
+        """Built-in ones by name, and those of files; ``default`` when neither is asked for. Raises ConfigError."""
+        from specframe.bench import workloads  # noqa: PLC0415 -- not needed for --help
+
+        own = [workload for path in self.prompts or () for workload in workloads.from_file(path)]
+        names = default if self.workloads is None and not own else tuple(_listed(self.workloads or ""))
+        found = [*workloads.built_in(names), *own]
+        labels = [workload.name for workload in found]
+        if twice := sorted({label for label in labels if labels.count(label) > 1}):
+            raise ConfigError(f"there are two texts called {twice[0]!r}; rename one")
+        return found
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def register(app: typer.Typer) -> None:
+    """Add both."""
+    command(app, "bench")(bench)
+    command(app, "report")(report)
+
+
+def _axis(flag: str, key: str) -> Any:
+    return typer.Option(flag, metavar="VALUES", help=f"Grid over {key}: 6,8,10 or 1..8.", rich_help_panel="Grid")
+
+
+def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a default
+    measuring: MeasureFlags,
+    *,
+    side: Annotated[
+        list[str] | None,
+        typer.Option("--side", "-s", metavar="SIDE", help="plain, NAME:key=value,... or server:TYPE:...; repeat."),
+    ] = None,
+    ngram_n: Annotated[str | None, _axis("--ngram-n", "n")] = None,
+    ngram_m: Annotated[str | None, _axis("--ngram-m", "m")] = None,
+    n_max: Annotated[str | None, _axis("--n-max", "n_max")] = None,
+    p_min: Annotated[str | None, _axis("--p-min", "p_min")] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="KEY=VALUES", help="Grid over any option; repeat.", rich_help_panel="Grid"),
+    ] = None,
+    screen: Annotated[
+        int | None,
+        typer.Option("--screen", min=1, help="Repeat only the so many fastest of a grid.", rich_help_panel="Grid"),
+    ] = None,
+    parts: Annotated[
+        str, typer.Option("--parts", metavar="NAMES", help="compare, turns, checkpoints, orchestration, drafting; all.")
+    ] = "compare",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, CSV, Markdown, and an HTML report.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out has.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 when a goal is not met.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure speed: plain decoding, strategies, and llama.cpp's own server, each request in a fresh process."""
+    from specframe.bench import program, tables  # noqa: PLC0415 -- loads plugins; not needed for --help
+    from specframe.bench.sides import expand  # noqa: PLC0415
+    from specframe.bench.workloads import BUILT_IN  # noqa: PLC0415
+
+    axes = {"n": ngram_n, "m": ngram_m, "n_max": n_max, "p_min": p_min}
+    sides = _sides(side or list(_DEFAULT_SIDES), measuring.draft)
+    task = program.Task(
+        settings=measuring.settings(),
+        sides=tuple(expand(sides, _grid(axes, grid or []))),
+        workloads=tuple(measuring.texts(BUILT_IN)),
+        parts=program.PARTS if parts == "all" else tuple(_listed(parts)),
+        repeat=measuring.n_repeat,
+        screen=screen,
+        n_steps=100 if measuring.quick else 400,
+        directory=out,
+        resume=resume,
+    )
+    found = _measure(task)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        for table in tables.tables(found):
+            _show(table.title, table.headings, table.rows, table.remarks)
+    if out is not None:
+        for path in program.write(found, out):
+            print(f"wrote {path}", file=sys.stderr)
+    if found.comparison.failures or (check and not all(goal.met for goal in found.goals)):
+        complain("; ".join(found.comparison.failures) or "a goal is not met")
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _sides(texts: list[str], draft: Path | None) -> list[Side]:
+    """Plain decoding first, asked for or not: everything is held against it. Raises ConfigError."""
+    from specframe.bench.sides import PLAIN, Side  # noqa: PLC0415 -- loads plugins; not needed for --help
+
+    sides = [PLAIN, *(Side.parse(text, draft) for text in texts)]
+    if draft is not None and all(side.draft is None for side in sides):
+        raise ConfigError(f"no side uses a draft file, but {str(draft)!r} was given")
+    return sides
+
+
+def _grid(axes: Mapping[str, str | None], others: list[str]) -> dict[str, tuple[Any, ...]]:
+    from specframe.bench.sides import parse_values  # noqa: PLC0415 -- as above
+
+    grid = {key: parse_values(values) for key, values in axes.items() if values is not None}
+    for text in others:
+        key, equals, values = text.partition("=")
+        if not equals or key in grid:
+            raise ConfigError(f"--grid {text!r}: write KEY=VALUES, and each key once")
+        grid[key.strip().replace("-", "_")] = parse_values(values)
+    return grid
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr, when that is a terminal."""
+    from rich.console import Console  # noqa: PLC0415 -- not needed for --help
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, now: bar.update(task, completed=done, total=total or None, description=now)
+
+
+def _measure(task: Task) -> Results:
+    from specframe.bench import program  # noqa: PLC0415 -- not needed for --help
+
+    with _progress() as progress:
+        return program.measure(task, progress=progress)
+
+
+def _show(title: str, headings: tuple[str, ...], rows: tuple[tuple[str, ...], ...], remarks: tuple[str, ...]) -> None:
+    from rich.console import Console  # noqa: PLC0415 -- not needed for --help
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table(title=title, title_justify="left")
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row), style="red" if row[-1] == "not met" else None)
+    console.print(table)
+    for remark in remarks:
+        console.print(f"  {remark}", highlight=False, markup=False)
+
+
+def report(
+    measuring: MeasureFlags,
+    *,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", metavar="SIDE", help="NAME, or NAME:key=value,...")],
+    observations: Annotated[str, typer.Option("--observations", metavar="TEXT", help="What you noticed.")] = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure a strategy against plain decoding and fill in the feedback form, without private paths and names."""
+    from specframe.backends.llama.facts import runtime_facts  # noqa: PLC0415 -- native; not needed for --help
+    from specframe.backends.llama.library import load_library  # noqa: PLC0415
+    from specframe.bench import feedback, program  # noqa: PLC0415
+    from specframe.bench.redaction import Redactor  # noqa: PLC0415
+    from specframe.compatibility import describe  # noqa: PLC0415
+
+    settings = measuring.settings()
+    sides = _sides([strategy], measuring.draft)
+    chosen = sides[-1]
+    if chosen.is_plain or chosen.engine != sides[0].engine:
+        raise ConfigError(
+            f"{strategy!r} is no strategy of specframe: a report is about one (see: specframe strategies)"
+        )
+    found = _measure(
+        program.Task(
+            settings=settings,
+            sides=tuple(sides),
+            workloads=tuple(measuring.texts(("code-rewrite",))),
+            repeat=measuring.n_repeat,
+        )
+    )
+    fields = feedback.form(
+        found,
+        chosen,
+        runtime=runtime_facts(load_library(settings.library)),
+        target=describe(Path(settings.model)),
+        draft=None if chosen.draft is None else describe(Path(chosen.draft)),
+        observations=observations,
+    )
+    files = [Path(name) for name in (settings.model, settings.library, chosen.draft) if name is not None]
+    fields = Redactor.here(*files)(fields)
+    if as_json:
+        print_json(fields)
+    else:
+        print(feedback.markdown(fields), end="")
+    if found.comparison.failures:
+        raise typer.Exit(EXIT_FAILED)
