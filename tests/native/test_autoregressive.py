@@ -6,7 +6,6 @@ For prediction heads and EAGLE-3; what is theirs alone is in files of their own.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from itertools import takewhile
 from operator import eq
 from pathlib import Path
@@ -15,14 +14,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specframe.core.engine import Engine
 from specframe.core.request import FinishReason, Request
 from specframe.core.sampling import SamplingParams
-from specframe.core.scheduler import Candidate, SchedulerStats, Unlimited
-from specframe.core.strategy import StrategySpec
 from specframe.strategies.drafting import HeldSequence
 from tests.support.llama import Zoo
-from tests.support.mtp import CASES, EAGLES, GREEDY, PROMPTS, SEEDED, Case, engine, request, spec, strategy_of
+from tests.support.mtp import (
+    CASES,
+    EAGLES,
+    GREEDY,
+    PROMPTS,
+    SEEDED,
+    Case,
+    compare_with_fresh_starts,
+    engine,
+    request,
+    spec,
+    strategy_of,
+)
+from tests.support.recorded import Pausing
 from tests.support.server import ask
 
 ALL = [*CASES, *EAGLES]
@@ -101,21 +110,6 @@ def test_drafts_with_a_smaller_context_stop(zoo: Zoo, case: Case) -> None:
 # -- the wiring -------------------------------------------------------------------------------------------------------
 
 
-def compare_with_fresh_starts(running: Engine, wanted: StrategySpec, every: int) -> int:
-    """Check every so many of the drafts made so far; returns the number of tokens compared."""
-    strategy = strategy_of(running, wanted)
-    made, strategy.drafts = [pair for pair in strategy.drafts if pair[1]], []
-    n_compared = 0
-    for history, ids in made[::every]:
-        running.submit(request(history[:-1], wanted, n=len(ids) + 2)).result()
-        fresh = dict(strategy.drafts).get(history, ())
-        strategy.drafts = []
-        n = min(len(fresh), len(ids))
-        assert fresh[:n] == ids[:n]
-        n_compared += n
-    return n_compared
-
-
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_a_draft_depends_on_the_text_alone(zoo: Zoo, case: Case) -> None:
     """Not on batches, acceptance, rollbacks, other sequences or earlier requests: each equals a fresh start's."""
@@ -132,21 +126,6 @@ def test_a_draft_depends_on_the_text_alone(zoo: Zoo, case: Case) -> None:
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_nothing_is_lost_while_drafting_pauses(zoo: Zoo, case: Case) -> None:
     """What was decoded in the meantime waits, some of it longer than it may wait."""
-
-    class Pausing(Unlimited):
-        """A draft after 1, 2, ... plain steps."""
-
-        def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
-            super().begin(seq, strategy, stats)
-            self.pause, self.left = 0, 0
-
-        def limits(self, batch: Sequence[Candidate]) -> list[int]:
-            if self.left:
-                self.left -= 1
-                return [0] * len(batch)
-            self.pause += 5
-            self.left = self.pause
-            return super().limits(batch)
 
     draft = path_of(zoo, case.draft)
     with engine(zoo(case.target), draft, scheduler=Pausing, **case.options) as (running, _):

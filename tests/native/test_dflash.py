@@ -18,12 +18,12 @@ from specframe.core.strategy import StrategySpec
 from specframe.strategies.held_features import HeldFeatures
 from specframe.testing.zoo import Block, Lattice, Own, Reads, World, corrupt, dflash, targets
 from tests.support.acceptance import expected
-from tests.support.blocks import BlockCase, Recording, RecordingDflash, RecordingDflash2
+from tests.support.blocks import BlockCase, RecordingDflash, RecordingDflash2
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
-from tests.support.mtp import GREEDY, PROMPTS, SEEDED, engine, request, spec, strategy_of
+from tests.support.mtp import GREEDY, PROMPTS, SEEDED, compare_with_fresh_starts, engine, request, spec, strategy_of
 from tests.support.nvfp4 import nvfp4_copy
-from tests.support.recorded import Pausing, compare_with_fresh_starts
+from tests.support.recorded import Pausing, Recording
 from tests.support.server import ask
 
 ERRORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from specframe.core.strategy import DraftRequest
-from specframe.strategies.block_drafting import BlockDrafter
 from specframe.strategies.dflash import Dflash
 from specframe.strategies.dflash2 import Dflash2
 from specframe.strategies.dspark import Dspark
-
-
-class Recording(BlockDrafter):
-    """Remembers every draft with what it continues; mixed in before a block drafter."""
-
-    drafts: list[tuple[tuple[int, ...], tuple[int, ...]]]
-
-    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
-        if not hasattr(self, "drafts"):
-            self.drafts = []
-        results = super().draft(requests)
-        for request, result in zip(requests, results, strict=True):
-            self.drafts.append((tuple(request.history[:]), tuple(result)))
-        return results
+from tests.support.recorded import Recording
 
 
 class RecordingDflash(Recording, Dflash):

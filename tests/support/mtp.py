@@ -15,28 +15,14 @@ from specframe.core.engine import Engine
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import DraftScheduler, Unlimited
-from specframe.core.strategy import BatchStrategy, DraftRequest, StrategySpec
-from specframe.strategies.autoregressive import Autoregressive
+from specframe.core.strategy import BatchStrategy, StrategySpec
 from specframe.strategies.eagle3 import Eagle3
 from specframe.strategies.mtp import Mtp
+from tests.support.recorded import Recording
 
 GREEDY = SamplingParams(temperature=0.0)
 SEEDED = SamplingParams(seed=11, temperature=0.9)
 PROMPTS = [list(b"the quick brown fox"), list(b"abc"), list(b"hello world, hello")]
-
-
-class Recording(Autoregressive):
-    """Remembers every draft with what it continues; mixed in before a strategy."""
-
-    drafts: list[tuple[tuple[int, ...], tuple[int, ...]]]
-
-    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
-        if not hasattr(self, "drafts"):
-            self.drafts = []
-        results = super().draft(requests)
-        for request, result in zip(requests, results, strict=True):
-            self.drafts.append((tuple(request.history[:]), tuple(result)))
-        return results
 
 
 class RecordingMtp(Recording, Mtp):
@@ -58,7 +44,7 @@ class Case:
     target: str
     draft: str | None = None
     options: dict[str, Any] = attrs.field(factory=dict)
-    cls: type[Recording] = RecordingMtp
+    cls: type[RecordingMtp | RecordingEagle3] = RecordingMtp
 
     @property
     def kind(self) -> str:
@@ -125,3 +111,18 @@ def strategy_of(running: Engine, wanted: StrategySpec) -> Any:
     """The object that drafts for ``wanted``."""
     drafter: Any = running._drafters.members[wanted]
     return drafter._strategy
+
+
+def compare_with_fresh_starts(running: Engine, wanted: StrategySpec, every: int) -> int:
+    """Check every so many of the drafts made so far against those of fresh requests; returns the tokens compared."""
+    strategy = strategy_of(running, wanted)
+    made, strategy.drafts = [pair for pair in strategy.drafts if pair[1]], []
+    n_compared = 0
+    for history, ids in made[::every]:
+        running.submit(request(history[:-1], wanted, n=len(ids) + 2)).result()
+        fresh = dict(strategy.drafts).get(history, ())
+        strategy.drafts = []
+        n = min(len(fresh), len(ids))
+        assert fresh[:n] == ids[:n]
+        n_compared += n
+    return n_compared

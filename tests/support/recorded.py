@@ -1,28 +1,25 @@
-"""Drafts that were recorded with the text they continue, and schedulers that make strategies wait."""
+"""Strategies whose drafts are recorded with the text they continue, and a scheduler that makes strategies wait."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specframe.core.engine import Engine
 from specframe.core.scheduler import Candidate, SchedulerStats, Unlimited
-from specframe.core.strategy import StrategySpec
-from tests.support.mtp import request, strategy_of
+from specframe.core.strategy import BatchStrategy, DraftRequest
 
 
-def compare_with_fresh_starts(running: Engine, wanted: StrategySpec, every: int) -> int:
-    """Check every so many of the drafts made so far against those of fresh requests; returns the tokens compared."""
-    strategy = strategy_of(running, wanted)
-    made, strategy.drafts = [pair for pair in strategy.drafts if pair[1]], []
-    n_compared = 0
-    for history, ids in made[::every]:
-        running.submit(request(history[:-1], wanted, n=len(ids) + 2)).result()
-        fresh = dict(strategy.drafts).get(history, ())
-        strategy.drafts = []
-        n = min(len(fresh), len(ids))
-        assert fresh[:n] == ids[:n]
-        n_compared += n
-    return n_compared
+class Recording(BatchStrategy):
+    """Remembers every draft with what it continues; mixed in before a strategy."""
+
+    drafts: list[tuple[tuple[int, ...], tuple[int, ...]]]
+
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        if not hasattr(self, "drafts"):
+            self.drafts = []
+        results = super().draft(requests)  # type: ignore[safe-super]
+        for request, result in zip(requests, results, strict=True):
+            self.drafts.append((tuple(request.history[:]), tuple(result)))
+        return results
 
 
 class Pausing(Unlimited):
