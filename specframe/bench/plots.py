@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specframe.bench.comparison import Comparison, Row
+from specframe.bench.costs import WidthCost
 from specframe.bench.sides import OURS
 from specframe.core.stats import PHASES
 
@@ -23,13 +24,14 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def figures(comparison: Comparison) -> dict[str, str]:
+def figures(comparison: Comparison, widths: Sequence[WidthCost] = ()) -> dict[str, str]:
     """Caption -> SVG, of everything that was measured."""
     rows = shown(comparison)
     found = {
         "Speed over plain decoding, by text": _speed_up(comparison, rows),
         "Share of drafts accepted, by position": _acceptance(rows),
         "Where the time of a token goes, milliseconds": _breakdown(rows),
+        "Cost of a batch of the target by its width, t(w)": _widths(widths),
     }
     return {caption: svg for caption, svg in found.items() if svg}
 
@@ -114,6 +116,21 @@ def _breakdown(rows: Sequence[Row]) -> str:
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds per token")
     axes.legend(fontsize="x-small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return _svg(axes)
+
+
+def _widths(costs: Sequence[WidthCost]) -> str:
+    if not costs:
+        return ""
+    axes = _axes(width=6.0, height=3.5)
+    rows, medians = [cost.width for cost in costs], [cost.ms.median for cost in costs]
+    axes.fill_between(rows, [cost.ms.low for cost in costs], [cost.ms.high for cost in costs], alpha=0.2)
+    axes.plot(rows, medians, marker="o", markersize=3, label="measured")
+    axes.plot(rows, [medians[0] * n for n in rows], linestyle=":", color="gray", label="one row at a time")
+    axes.set_xlabel("rows")
+    axes.set_ylabel("milliseconds")
+    axes.set_ylim(0, 1.1 * max(cost.ms.high for cost in costs))
+    axes.legend(fontsize="small")
     return _svg(axes)
 
 

@@ -28,7 +28,7 @@ from specframe.core.errors import ConfigError
 from specframe.testing import zoo
 
 #: What can be measured.
-PARTS = ("compare", "turns", "checkpoints", "orchestration", "drafting")
+PARTS = ("compare", "widths", "turns", "checkpoints", "orchestration", "drafting")
 
 
 @attrs.frozen(kw_only=True)
@@ -96,6 +96,7 @@ def measure(task: Task, *, run: Run = run_process, progress: Progress = lambda *
         found.comparison = gather(runner.compare(), runner.margins)
     ours = [side for side in task.sides if side.engine == OURS]
     _try(found, "turns", task, lambda: setattr(found, "turns", costs.turns(runner.repeated("turns", ours))))
+    _try(found, "widths", task, lambda: setattr(found, "widths", costs.widths(runner.once("widths"))))
     _try(found, "checkpoints", task, lambda: _checkpoints(found, runner))
     progress(0, 0, "costs of specframe itself")
     if "orchestration" in task.parts:

@@ -13,7 +13,7 @@ import attrs
 from specframe.backends.llama.declarations import pin
 from specframe.bench import goals
 from specframe.bench.comparison import Comparison
-from specframe.bench.costs import CheckpointCost, TurnCost
+from specframe.bench.costs import CheckpointCost, TurnCost, WidthCost
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.goals import Goal
 from specframe.bench.orchestration import Cost
@@ -69,6 +69,7 @@ class Results:
     drafting: list[DraftCost] = attrs.field(factory=list)
     turns: list[TurnCost] = attrs.field(factory=list)
     checkpoints: list[CheckpointCost] = attrs.field(factory=list)
+    widths: list[WidthCost] = attrs.field(factory=list)
     remarks: list[str] = attrs.field(factory=list)
     """What was asked for and could not be measured, and why."""
 
@@ -104,6 +105,7 @@ class Results:
             },
             "turns": [attrs.asdict(cost) for cost in self.turns],
             "checkpoints": [attrs.asdict(cost) for cost in self.checkpoints],
+            "widths": [attrs.asdict(cost) for cost in self.widths],
             "goals": [attrs.asdict(goal) | {"met": goal.met} for goal in self.goals],
             "remarks": self.remarks,
         }

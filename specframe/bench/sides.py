@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ SERVER_TYPES: Mapping[str, Sequence[str]] = {
 }
 
 
+_NAMED = re.compile(r"(?P<name>[^\s()=,]+)(?:\((?P<options>.*)\))?")
+
+
 @attrs.frozen(kw_only=True)
 class Side:
     """One way of generating."""
@@ -48,7 +52,7 @@ class Side:
 
     @classmethod
     def parse(cls, text: str, draft: Path | None = None) -> Side:
-        """Read ``plain``, ``NAME:key=value,...``, ``server`` or ``server:TYPE:key=value,...``.
+        """Read ``plain``, ``NAME(key=value,...)``, ``server`` or ``server:TYPE(key=value,...)``.
 
         Args:
             text: as above; NAME is a strategy, TYPE one of :data:`SERVER_TYPES`.
@@ -101,7 +105,7 @@ class Side:
     def label(self) -> str:
         """As :meth:`parse` reads it."""
         options = ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
-        return f"{self.family}:{options}" if options else self.family
+        return f"{self.family}({options})" if options else self.family
 
     @property
     def is_plain(self) -> bool:
@@ -123,13 +127,12 @@ PLAIN = Side()
 
 
 def _split(text: str) -> tuple[str, dict[str, Any]]:
-    """``name:key=value,...``; a colon or a comma in brackets belongs to the name."""
-    depth = 0
-    for i, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if letter == ":" and not depth:
-            return text[:i], plugins.parse_options(text[i + 1 :].split(","))
-    return text, {}
+    """``name(key=value,...)``, the parentheses only where there are options. Raises ConfigError."""
+    found = _NAMED.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} names no side: write NAME or NAME(key=value,...)")
+    options = found["options"]
+    return found["name"], {} if options is None else plugins.parse_options(options.split(","))
 
 
 def parse_values(text: str) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import attrs
 
 from specframe.bench.comparison import Comparison, Row
-from specframe.bench.costs import CheckpointCost, TurnCost
+from specframe.bench.costs import CheckpointCost, TurnCost, WidthCost
 from specframe.bench.drafting import DraftCost
 from specframe.bench.orchestration import Cost
 from specframe.bench.results import Results
@@ -47,6 +47,8 @@ def tables(results: Results) -> list[Table]:
     if comparison.rows or comparison.failures:
         found += [_speed(comparison), _acceptance(comparison), _steps(comparison), _resources(comparison)]
     found += [_orchestration(model, costs) for model, costs in results.orchestration.items()]
+    if results.widths:
+        found.append(_widths(results.widths))
     if results.drafting:
         found.append(_drafting(results.drafting))
     if results.turns:
@@ -226,6 +228,11 @@ def _turns(costs: Sequence[TurnCost]) -> Table:
     )
     headings = ("side", "tokens shared + new", "first turn, s", "second turn, s", "x plain")
     return Table("First token of a second chat turn", headings, rows)
+
+
+def _widths(costs: Sequence[WidthCost]) -> Table:
+    rows = tuple((str(c.width), spread(c.ms, 2), f"{c.ratio:.2f}", f"{c.ms.median / c.width:.2f}") for c in costs)
+    return Table("A batch of the target by its width", ("rows", "ms", "x one row", "ms per row"), rows)
 
 
 def _checkpoints(costs: Sequence[CheckpointCost]) -> Table:

@@ -200,7 +200,7 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
     *,
     side: Annotated[
         list[str] | None,
-        typer.Option("--side", "-s", metavar="SIDE", help="plain, NAME:key=value,... or server:TYPE:...; repeat."),
+        typer.Option("--side", "-s", metavar="SIDE", help="plain, NAME(key=value,...), server:TYPE(...); repeat."),
     ] = None,
     ngram_n: Annotated[str | None, _axis("--ngram-n", "n")] = None,
     ngram_m: Annotated[str | None, _axis("--ngram-m", "m")] = None,
@@ -215,7 +215,10 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
         typer.Option("--screen", min=1, help="Repeat only the so many fastest of a grid.", rich_help_panel="Grid"),
     ] = None,
     parts: Annotated[
-        str, typer.Option("--parts", metavar="NAMES", help="compare, turns, checkpoints, orchestration, drafting; all.")
+        str,
+        typer.Option(
+            "--parts", metavar="NAMES", help="compare, widths, turns, checkpoints, orchestration, drafting; all."
+        ),
     ] = "compare",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, CSV, Markdown, and an HTML report.")
@@ -316,7 +319,7 @@ def _show(title: str, headings: tuple[str, ...], rows: tuple[tuple[str, ...], ..
 def report(
     measuring: MeasureFlags,
     *,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", metavar="SIDE", help="NAME, or NAME:key=value,...")],
+    strategy: Annotated[str, typer.Option("--strategy", "-s", metavar="SIDE", help="NAME, or NAME(key=value,...)")],
     observations: Annotated[str, typer.Option("--observations", metavar="TEXT", help="What you noticed.")] = "",
     as_json: JsonFlag = False,
 ) -> None:

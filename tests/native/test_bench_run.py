@@ -40,8 +40,8 @@ def bench(*arguments: object) -> Answer:
 
 
 def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp_path: Path) -> None:
-    sides = ("-s", "mtp:n_max=2", "-s", "server", "-s", "server:draft-mtp:n_max=2")
-    done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,checkpoints", "--out", tmp_path)
+    sides = ("-s", "mtp(n_max=2)", "-s", "server", "-s", "server:draft-mtp(n_max=2)")
+    done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,widths,checkpoints", "--out", tmp_path)
     assert done.code == 0, done.err
     assert "Speed" in done.out
     data = json.loads((tmp_path / "results.json").read_text())
@@ -56,8 +56,9 @@ def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp
     drafted = data["comparison"][1]
     assert len(drafted["acceptance_by_position"]) == 2
     assert drafted["ms_per_step"]["draft"] > 0
-    assert [turn["side"] for turn in data["turns"]] == ["plain", "mtp:n_max=2"]
+    assert [turn["side"] for turn in data["turns"]] == ["plain", "mtp(n_max=2)"]
     assert all(turn["shared_tokens"] > 100 for turn in data["turns"])
+    assert [cost["width"] for cost in data["widths"]][:2] == [1, 2]
     assert {cost["place"] for cost in data["checkpoints"]} == {"host", "device"}
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     # Nothing is measured twice: resuming a finished run takes no time, and says the same.
@@ -77,13 +78,13 @@ def test_a_side_that_fails_is_named_and_the_others_are_shown(zoo: Callable[[str]
 
 def test_a_report_is_filled_in_without_private_paths(zoo: Callable[[str], Path]) -> None:
     model = zoo("llama")
-    arguments = (model, "-s", "ngram-k:n=2", "-w", "prose", "-n", 8, "--threads", 1, "-r", 1)
+    arguments = (model, "-s", "ngram-k(n=2)", "-w", "prose", "-n", 8, "--threads", 1, "-r", 1)
     done = run("report", *arguments, "--observations", f"seen in {model.parent}", "--json")
     assert done.code == 0, done.err
     fields = json.loads(done.out)
     assert fields["target model"].startswith("llama.gguf, llama, ")
     assert fields["output"] == {"prose": "the same"}
-    assert fields["strategy"] == "ngram-k:n=2"
+    assert fields["strategy"] == "ngram-k(n=2)"
     assert str(model.parent) not in done.out
     assert str(Path.home()) + "/" not in done.out
 

@@ -120,16 +120,16 @@ def test_the_server_tells_less() -> None:
 
 def test_the_best_of_the_server_is_among_those_that_were_repeated() -> None:
     found = rows_of(
-        case("server:ngram-map-k:n=4", 500, grid=True),
-        case("server:ngram-map-k:n=6", 100, 0, grid=True),
-        case("server:ngram-map-k:n=6", 100, 1, grid=True),
-        case("server:ngram-map-k:n=8", 90, 0, grid=True),
-        case("server:ngram-map-k:n=8", 300, 1, grid=True),
-        case("server:ngram-map-k:n=9", 999, 0),
+        case("server:ngram-map-k(n=4)", 500, grid=True),
+        case("server:ngram-map-k(n=6)", 100, 0, grid=True),
+        case("server:ngram-map-k(n=6)", 100, 1, grid=True),
+        case("server:ngram-map-k(n=8)", 90, 0, grid=True),
+        case("server:ngram-map-k(n=8)", 300, 1, grid=True),
+        case("server:ngram-map-k(n=9)", 999, 0),
     )
     best = found.best_of_server("prose")
     assert best is not None
-    assert best.side.label == "server:ngram-map-k:n=8"
+    assert best.side.label == "server:ngram-map-k(n=8)"
     assert found.best_of_server("chat") is None
 
 

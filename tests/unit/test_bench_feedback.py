@@ -111,7 +111,7 @@ def test_every_field_of_the_form_is_there_in_its_order() -> None:
 
 
 def test_what_was_measured_is_filled_in() -> None:
-    fields = filled("ngram-k:m=16")
+    fields = filled("ngram-k(m=16)")
     assert fields["ordinary speed, tokens/s"] == {"prose": "90.0 (80.0-100.0)"}
     assert fields["drafted speed, tokens/s"] == {"prose": "200.0"}
     assert fields["speed-up"] == {"prose": "2.00"}
@@ -132,7 +132,7 @@ def test_a_difference_is_reported_with_its_margin() -> None:
 
 def test_an_external_draft_is_named(tmp_path: Path) -> None:
     file = tmp_path / "draft.gguf"
-    fields = filled("mtp:n_max=5,p_min=0.5", draft=file)
+    fields = filled("mtp(n_max=5,p_min=0.5)", draft=file)
     assert (fields["MTP mode"], fields["external model"]) == ("external", "draft.gguf, qwen35, F16")
     assert (fields["draft_n_max"], fields["draft_p_min"]) == (5, 0.5)
     assert filled("mtp")["MTP mode"] == "built-in"

@@ -67,14 +67,15 @@ CHECKPOINT = {"on_device": True, "length": 128, "n_bytes": 2_000_000, "capture_s
 EVERYTHING: dict[str, Any] = {
     "comparison": compared(
         made.case("plain", 99.0),
-        made.case("ngram-k:n=8", 130.0),
+        made.case("ngram-k(n=8)", 130.0),
         made.case("server", 100.0, stats={}),
-        made.case("server:ngram-map-k:n=8", 100.0, stats={}),
+        made.case("server:ngram-map-k(n=8)", 100.0, stats={}),
     ),
     "orchestration": {"tiny": [cost(20.0)]},
     "drafting": [draft_cost(1000, 3.0), draft_cost(64000, 3.3)],
-    "turns": [turn("plain", 1.0), turn("ngram-k:n=8", 1.05)],
+    "turns": [turn("plain", 1.0), turn("ngram-k(n=8)", 1.05)],
     "checkpoints": costs.checkpoints([CHECKPOINT]),
+    "widths": costs.widths([{"width": 1, "seconds": [0.004, 0.002]}, {"width": 4, "seconds": [0.006]}]),
     "remarks": ["something was left out"],
 }
 
@@ -93,7 +94,7 @@ def test_bounds_hold_in_their_direction() -> None:
 def test_peers_are_those_with_equal_settings() -> None:
     reached = goals.of_comparison(EVERYTHING["comparison"])
     assert [(g.bound, g.value, g.met) for g in reached] == [(0.98, 0.99, True), (1.0, 1.3, True), (0, 0, True)]
-    others = compared(made.case("plain"), made.case("ngram-k:n=8"), made.case("server:ngram-map-k:n=6"))
+    others = compared(made.case("plain"), made.case("ngram-k(n=8)"), made.case("server:ngram-map-k(n=6)"))
     assert len(goals.of_comparison(others)) == 1
 
 
@@ -116,8 +117,8 @@ def test_auto_is_held_against_plain_the_default_and_the_best_of_the_server() -> 
         auto("prose", 97),
         made.case("server:ngram-map-k", 72, workload="code-rewrite"),
         made.case("server:ngram-map-k", 400, workload="prose"),
-        made.case("server:ngram-map-k:n=8", 150, workload="code-rewrite", grid=True),
-        made.case("server:ngram-map-k:n=4", 120, workload="code-rewrite", grid=True),
+        made.case("server:ngram-map-k(n=8)", 150, workload="code-rewrite", grid=True),
+        made.case("server:ngram-map-k(n=4)", 120, workload="code-rewrite", grid=True),
     )
     reached: dict[str, Any] = {
         goal.what: (pytest.approx(goal.value), goal.met) for goal in goals.of_comparison(comparison)
@@ -126,7 +127,7 @@ def test_auto_is_held_against_plain_the_default_and_the_best_of_the_server() -> 
         "auto on code-rewrite, x plain": (1.44, True),
         "auto on log-extraction, x plain": (1.0, True),
         "auto on prose, x plain": (0.97, False),
-        "auto on code-rewrite, x the server's best, server:ngram-map-k:n=8": (0.96, False),
+        "auto on code-rewrite, x the server's best, server:ngram-map-k(n=8)": (0.96, False),
         "auto where the answer repeats the prompt, x plain, geometric mean of 2": (1.2, True),
         "auto where the answer repeats the prompt, x server:ngram-map-k, geometric mean of 1": (2.0, True),
         "drafted outputs that part from plain decoding at no near tie": (0, True),
@@ -173,6 +174,11 @@ def test_a_device_that_keeps_checkpoints_on_the_host_is_counted_once() -> None:
     assert (device.place, device.capture_ms.median, device.restore_ms.median) == ("device", 1.0, 2.0)
 
 
+def test_widths_are_held_against_a_single_row() -> None:
+    one_row, four = costs.widths([{"width": 1, "seconds": [0.002]}, {"width": 4, "seconds": [0.006, 0.006]}])
+    assert (one_row.ratio, four.ratio, four.ms.median) == (1.0, 3.0, 6.0)
+
+
 # -- formats ----------------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +186,7 @@ def test_json_has_everything() -> None:
     data = json.loads(json.dumps(found(**EVERYTHING).to_dict()))
     assert [goal["met"] for goal in data["goals"]] == [True] * 6
     assert data["drafting_growth"] == {"ngram-k": pytest.approx(1.1)}
-    assert [row["side"] for row in data["comparison"]][:2] == ["plain", "ngram-k:n=8"]
+    assert [row["side"] for row in data["comparison"]][:2] == ["plain", "ngram-k(n=8)"]
     assert data["load_average"] == {"before": 0.1, "after": 0.2}
     assert data["checkpoints"][0]["place"] == "device"
 
@@ -191,6 +197,7 @@ TITLES = (
     "Acceptance",
     "Milliseconds of a step",
     "Memory and checkpoints",
+    "A batch of the target by its width",
     "Outside native calls, tiny",
     "Drafting as",
     "First token of",
@@ -204,7 +211,7 @@ def test_markdown_shows_each_part_once() -> None:
     for title in TITLES:
         assert text.count(f"### {title}") == 1
     assert "| cpu | a \\| <b> |" in text
-    assert "| prose | ngram-k:n=8 | 130.0 | 1.313 | 7.0 | 100 | 7 | same |" in text
+    assert "| prose | ngram-k(n=8) | 130.0 | 1.313 | 7.0 | 100 | 7 | same |" in text
     assert "- something was left out" in text
     assert "Other jobs" not in text
 
@@ -237,7 +244,7 @@ def test_one_repetition_has_no_range() -> None:
 
 def test_csv_has_a_line_per_side_and_text() -> None:
     lines = list(csv.DictReader(io.StringIO(tables.as_csv(found(**EVERYTHING)))))
-    assert [line["side"] for line in lines] == ["plain", "ngram-k:n=8", "server", "server:ngram-map-k:n=8"]
+    assert [line["side"] for line in lines] == ["plain", "ngram-k(n=8)", "server", "server:ngram-map-k(n=8)"]
     assert float(lines[1]["speed_up_median"]) == pytest.approx(130 / 99)
     assert (lines[1]["options"], lines[1]["rollbacks"], lines[2]["rollbacks"]) == ("n=8", "1", "0")
     assert float(lines[1]["draft_ms_per_step"]) == 1.0
@@ -275,7 +282,7 @@ def test_the_html_report_needs_nothing_else() -> None:
     assert references.fetched == []
     assert references.open == []
     assert re.findall(r"url\((?!#)|@import|@font-face", page) == []
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
     assert all(f"<h2>{title}" in page for title in TITLES)
     assert "a | &lt;b&gt;" in page
 
@@ -304,18 +311,18 @@ def test_nothing_compared_is_nothing_drawn() -> None:
 
 def test_figures_name_what_they_show() -> None:
     drawn = plots.figures(EVERYTHING["comparison"])
-    assert [len(re.findall(">ngram-k:n=8<", svg)) for svg in drawn.values()] == [1, 1, 1]
+    assert [svg.count(">ngram-k(n=8)<") for svg in drawn.values()] == [1, 1, 1]
     assert ">prose<" in drawn["Speed over plain decoding, by text"]
 
 
 def test_of_a_grid_the_best_is_drawn() -> None:
     comparison = compared(
         made.case("plain"),
-        made.case("ngram-k:n=4", 120, grid=True),
-        made.case("ngram-k:n=8", 130, grid=True),
-        made.case("ngram-k:n=6", 90),
+        made.case("ngram-k(n=4)", 120, grid=True),
+        made.case("ngram-k(n=8)", 130, grid=True),
+        made.case("ngram-k(n=6)", 90),
     )
-    assert [row.side.label for row in plots.shown(comparison)] == ["plain", "ngram-k:n=8", "ngram-k:n=6"]
+    assert [row.side.label for row in plots.shown(comparison)] == ["plain", "ngram-k(n=8)", "ngram-k(n=6)"]
 
 
 # -- costs of specframe itself ----------------------------------------------------------------------------------------

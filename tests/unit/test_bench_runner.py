@@ -16,7 +16,7 @@ from specframe.bench.worker import WorkerError, run_process
 from specframe.core.errors import ConfigError
 from tests.support.bench import SETTINGS, answer, case, failed, measured
 
-DRAFTED = Side.parse("ngram-k:n=8")
+DRAFTED = Side.parse("ngram-k(n=8)")
 
 
 def plan(**changes: Any) -> Plan:
@@ -43,8 +43,8 @@ def test_sides_take_turns_and_repetitions_are_outermost() -> None:
     worker = Worker()
     Runner(plan(), Store(None, {}), run=worker).compare()
     assert [(job.prompt, job.side.label) for job in worker.jobs] == [
-        ("p", "plain"), ("p", "ngram-k:n=8"), ("c", "plain"), ("c", "ngram-k:n=8"),
-        ("p", "ngram-k:n=8"), ("p", "plain"), ("c", "ngram-k:n=8"), ("c", "plain"),
+        ("p", "plain"), ("p", "ngram-k(n=8)"), ("c", "plain"), ("c", "ngram-k(n=8)"),
+        ("p", "ngram-k(n=8)"), ("p", "plain"), ("c", "ngram-k(n=8)"), ("c", "plain"),
     ]  # fmt: skip
     assert {job.settings for job in worker.jobs} == {SETTINGS}
     assert all(job.warm_up not in {"p", "c", ""} for job in worker.jobs)
@@ -129,15 +129,15 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
 def test_only_the_fastest_of_each_grid_go_on() -> None:
     cases = [
         case("plain", 10),
-        case("ngram-k:n=4", 30, grid=True),
-        case("ngram-k:n=6", 20, grid=True),
-        case("ngram-k:n=8", 40, grid=True),
-        case("server:ngram-map-k:n=4", 1, grid=True),
+        case("ngram-k(n=4)", 30, grid=True),
+        case("ngram-k(n=6)", 20, grid=True),
+        case("ngram-k(n=8)", 40, grid=True),
+        case("server:ngram-map-k(n=4)", 1, grid=True),
         case("server:ngram-map-k", 0.5),
-        attrs.evolve(failed("ngram-k:n=9"), side=attrs.evolve(Side.parse("ngram-k:n=9"), from_grid=True)),
+        attrs.evolve(failed("ngram-k(n=9)"), side=attrs.evolve(Side.parse("ngram-k(n=9)"), from_grid=True)),
     ]
     assert [side.label for side in screened(cases, 2)] == [
-        "plain", "ngram-k:n=4", "ngram-k:n=8", "server:ngram-map-k:n=4", "server:ngram-map-k",
+        "plain", "ngram-k(n=4)", "ngram-k(n=8)", "server:ngram-map-k(n=4)", "server:ngram-map-k",
     ]  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_screening_is_by_text() -> None:
     sides = tuple(expand([PLAIN, Side.parse("ngram-k")], {"n": (4, 6, 8)}))
     cases = Runner(plan(sides=sides, screen=1, repeat=2), Store(None, {}), run=run).compare()
     later = [(c.workload, c.side.label) for c in cases if c.repetition == 1]
-    assert sorted(later) == [("chat", "ngram-k:n=6"), ("chat", "plain"), ("prose", "ngram-k:n=4"), ("prose", "plain")]
+    assert sorted(later) == [("chat", "ngram-k(n=6)"), ("chat", "plain"), ("prose", "ngram-k(n=4)"), ("prose", "plain")]
 
 
 def test_margins_that_cannot_be_had_are_unknown() -> None:
@@ -161,7 +161,7 @@ def test_tasks_without_a_text_are_interleaved_too() -> None:
     worker = Worker()
     found = list(Runner(plan(), Store(None, {}), run=worker).repeated("turns", [PLAIN, DRAFTED]))
     assert [(side.label, repetition) for side, repetition, _ in found] == [
-        ("plain", 0), ("ngram-k:n=8", 0), ("ngram-k:n=8", 1), ("plain", 1),
+        ("plain", 0), ("ngram-k(n=8)", 0), ("ngram-k(n=8)", 1), ("plain", 1),
     ]  # fmt: skip
     assert {job.task for job in worker.jobs} == {"turns"}
 

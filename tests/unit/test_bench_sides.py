@@ -14,15 +14,16 @@ from tests.support.bench import SETTINGS
 
 
 @pytest.mark.parametrize(
-    "label", ["plain", "ngram-k", "ngram-k:m=16,n=8", "mtp:n_max=3,p_min=0.5", "server", "server:ngram-map-k:m=16,n=8"]
+    "label",
+    ["plain", "ngram-k", "ngram-k(m=16,n=8)", "mtp(n_max=3,p_min=0.5)", "server", "server:ngram-map-k(m=16,n=8)"],
 )
 def test_labels_are_read_back(label: str) -> None:
     assert Side.parse(f" {label} ").label == label
-    assert Side.parse(label).family == (label.rpartition(":")[0] if "=" in label else label)
+    assert Side.parse(label).family == label.partition("(")[0]
 
 
 def test_options_have_the_types_of_json() -> None:
-    side = Side.parse("server:draft-mtp:n-max=3,p_min=0.25,backend_sampling=false")
+    side = Side.parse("server:draft-mtp(n-max=3,p_min=0.25,backend_sampling=false)")
     assert side.options == {"n_max": 3, "p_min": 0.25, "backend_sampling": False}
 
 
@@ -35,13 +36,16 @@ def test_the_server_can_be_plain(label: str) -> None:
     ("label", "message"),
     [
         ("poetry", "poetry"),
-        ("ngram-k:size=3", "size"),
-        ("ngram-k:n=0", "n"),
-        ("ngram-k:n", "name=value"),
-        ("plain:n=3", "no strategy"),
+        ("ngram-k(size=3)", "size"),
+        ("ngram-k(n=0)", "n"),
+        ("ngram-k(n)", "name=value"),
+        ("ngram-k(n=3", "names no side"),
+        ("ngram-k:n=3", "ngram-k:n=3"),
+        ("", "names no side"),
+        ("plain(n=3)", "no strategy"),
         ("server:mtp", "there are ngram-simple"),
-        ("server:ngram-map-k:n_max=3", "there are n, m, min_hits"),
-        ("server:plain:n=3", "there are none"),
+        ("server:ngram-map-k(n_max=3)", "there are n, m, min_hits"),
+        ("server:plain(n=3)", "there are none"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(label: str, message: str) -> None:
@@ -55,12 +59,8 @@ def test_only_those_that_use_a_draft_file_get_it(tmp_path: Path) -> None:
     assert [Side.parse(text, file).draft == str(file) for text in texts] == [False, False, True, False, False, True]
 
 
-def test_a_colon_in_brackets_belongs_to_the_name() -> None:
-    assert sides._split("first-of(ngram-k:n=3,mtp):x=1") == ("first-of(ngram-k:n=3,mtp)", {"x": 1})
-
-
 def test_jobs_survive_the_way_to_a_worker() -> None:
-    job = Job(settings=SETTINGS, side=Side.parse("ngram-k:n=8"), prompt="é\n", warm_up="w", task="turns")
+    job = Job(settings=SETTINGS, side=Side.parse("ngram-k(n=8)"), prompt="é\n", warm_up="w", task="turns")
     assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
 
 
@@ -85,15 +85,15 @@ def test_what_is_no_list_of_values_is_refused(text: str) -> None:
 def test_a_grid_expands_over_the_sides_that_have_its_options() -> None:
     found = expand([PLAIN, Side.parse("ngram-k"), Side.parse("mtp")], {"n": (6, 8), "m": (16, 32), "n_max": (1, 2)})
     assert [side.label for side in found] == [
-        "plain", "ngram-k:m=16,n=6", "ngram-k:m=32,n=6", "ngram-k:m=16,n=8", "ngram-k:m=32,n=8", "mtp:n_max=1",
-        "mtp:n_max=2",
+        "plain", "ngram-k(m=16,n=6)", "ngram-k(m=32,n=6)", "ngram-k(m=16,n=8)", "ngram-k(m=32,n=8)", "mtp(n_max=1)",
+        "mtp(n_max=2)",
     ]  # fmt: skip
     assert [side.from_grid for side in found] == [False] + [True] * 6
 
 
 def test_an_option_that_is_set_already_is_no_axis() -> None:
-    found = expand([Side.parse("ngram-k:n=4"), Side.parse("server:ngram-map-k")], {"n": (6, 8)})
-    assert [side.label for side in found] == ["ngram-k:n=4", "server:ngram-map-k:n=6", "server:ngram-map-k:n=8"]
+    found = expand([Side.parse("ngram-k(n=4)"), Side.parse("server:ngram-map-k")], {"n": (6, 8)})
+    assert [side.label for side in found] == ["ngram-k(n=4)", "server:ngram-map-k(n=6)", "server:ngram-map-k(n=8)"]
 
 
 def test_a_side_is_measured_once() -> None:
