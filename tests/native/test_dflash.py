@@ -12,7 +12,7 @@ import pytest
 
 from specframe.backends.llama.gguf import inspect
 from specframe.core.ports import Decoded
-from specframe.core.request import FinishReason, Request
+from specframe.core.request import FinishReason
 from specframe.core.sampling import SamplingParams
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.held_features import HeldFeatures
@@ -416,53 +416,6 @@ def test_a_shifted_context_is_followed(zoo: Zoo, case: BlockCase) -> None:
         made = strategy_of(running, wanted).drafts
     ends = [len(history) for history, ids in made if ids]
     assert any(later < earlier for earlier, later in pairwise(ends)), "drafts go on behind a shift"
-
-
-@each_case
-def test_a_cancelled_request_leaves_nothing_behind(zoo: Zoo, case: BlockCase) -> None:
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-        wanted = wanted_of(zoo, case, n_max=4)
-        reference = running.submit(request(PROMPTS[0], wanted)).result()
-        for n_chunks in (1, 2, 5):
-            generation = running.submit(request(PROMPTS[1], wanted))
-            for _ in range(n_chunks):
-                next(generation)
-            generation.close()
-            again = running.submit(Request(prompt=PROMPTS[0], max_tokens=96, sampling=GREEDY, strategy=wanted)).result()
-            assert again.tokens == reference.tokens
-            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
-
-
-@some_cases
-@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
-@pytest.mark.parametrize("where", ["inject", "draft", "truncate", "_evaluate"])
-def test_a_failing_drafter_costs_speed_only(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, case: BlockCase, where: str, error: BaseException
-) -> None:
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-        wanted = wanted_of(zoo, case, n_max=3)
-        plain = running.submit(request(PROMPTS[0], n=40)).result().tokens
-        reference = running.submit(request(PROMPTS[0], wanted, n=40)).result()
-        context = strategy_of(running, wanted)._context
-        original = getattr(context, where)
-        for nth in range(1, 12, 3):
-            calls = iter(range(1, 1000))
-
-            def fail(*args: Any, calls: Any = calls, nth: int = nth, **more: Any) -> Any:
-                if next(calls) == nth:
-                    raise error
-                return original(*args, **more)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(context, where, fail)
-                generation = running.submit(request(PROMPTS[0], wanted, n=40))
-                try:
-                    assert generation.result().tokens == plain
-                except KeyboardInterrupt:
-                    generation.close()
-            again = running.submit(request(PROMPTS[0], wanted, n=40)).result()
-            assert again.tokens == plain
-            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
 
 
 @pytest.mark.parametrize("order", ["model", "target", "engine"])

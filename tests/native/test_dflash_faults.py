@@ -1,0 +1,138 @@
+"""Block drafters when something goes wrong: requests that are left, interrupted or sabotaged, and those after them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specframe.core.engine import Engine
+from specframe.core.errors import BackendError
+from specframe.core.request import Request
+from specframe.core.sampling import SamplingParams
+from specframe.core.scheduler import Unlimited
+from specframe.core.strategy import StrategySpec
+from specframe.testing import Output
+from tests.support.blocks import BlockCase, RecordingDflash, RecordingDflash2
+from tests.support.exact import ExactZoo, Memory, every_memory, fresh, once, watched
+from tests.support.llama import Zoo
+from tests.support.lossless import drafted
+from tests.support.mtp import GREEDY, PROMPTS, engine, request, spec, strategy_of
+
+CASES = [
+    BlockCase("llama", "dflash"),
+    BlockCase("qwen35", "dflash-qwen35", options={"n_rs_seq": 8}),
+    BlockCase("gemma4", "dflash-shared", options={"swa_full": False}),
+    BlockCase("llama", "dflash2-shared", RecordingDflash2),
+]
+SAMPLING = SamplingParams(seed=21, temperature=1.2, top_k=0, repeat_penalty=1.05, logprobs=1)
+REQUEST = Request(prompt=tuple(b"the cat the cat the "), max_tokens=30, sampling=SAMPLING)
+OTHER = Request(prompt=tuple(b"a bad dog had "), max_tokens=20, sampling=SAMPLING)
+
+each_draft = pytest.mark.parametrize(
+    ("draft", "cls"), [("dflash", RecordingDflash), ("dflash2-shared", RecordingDflash2)], ids=["dflash", "dflash2"]
+)
+
+
+def wanted_of(zoo: Zoo, case: BlockCase, **options: Any) -> StrategySpec:
+    return spec(zoo(case.draft), case.cls, **options)
+
+
+# -- left by the consumer ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_cancelled_request_leaves_nothing_behind(zoo: Zoo, case: BlockCase) -> None:
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        wanted = wanted_of(zoo, case, n_max=4)
+        reference = running.submit(request(PROMPTS[0], wanted)).result()
+        for n_chunks in (1, 2, 5):
+            generation = running.submit(request(PROMPTS[1], wanted))
+            for _ in range(n_chunks):
+                next(generation)
+            generation.close()
+            again = running.submit(Request(prompt=PROMPTS[0], max_tokens=96, sampling=GREEDY, strategy=wanted)).result()
+            assert again.tokens == reference.tokens
+            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
+
+
+# -- sabotaged --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("where", ["inject", "draft", "truncate", "_evaluate"])
+def test_a_failing_drafter_costs_speed_only(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, case: BlockCase, where: str, error: BaseException
+) -> None:
+    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+        wanted = wanted_of(zoo, case, n_max=3)
+        plain = running.submit(request(PROMPTS[0], n=40)).result().tokens
+        reference = running.submit(request(PROMPTS[0], wanted, n=40)).result()
+        context = strategy_of(running, wanted)._context
+        original = getattr(context, where)
+        for nth in range(1, 12, 3):
+            calls = iter(range(1, 1000))
+
+            def fail(*args: Any, calls: Any = calls, nth: int = nth, **more: Any) -> Any:
+                if next(calls) == nth:
+                    raise error
+                return original(*args, **more)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(context, where, fail)
+                generation = running.submit(request(PROMPTS[0], wanted, n=40))
+                try:
+                    assert generation.result().tokens == plain
+                except KeyboardInterrupt:
+                    generation.close()
+            again = running.submit(request(PROMPTS[0], wanted, n=40)).result()
+            assert again.tokens == plain
+            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
+
+
+# -- interrupted, on models whose logits are the same at every width --------------------------------------------------
+
+
+@every_memory
+@each_draft
+def test_the_output_is_that_of_plain_decoding_to_the_last_bit(
+    exact_zoo: ExactZoo, zoo: Zoo, memory: Memory, draft: str, cls: type[Any]
+) -> None:
+    model = exact_zoo(memory.model)
+    right = [fresh(model, each, **memory.options) for each in (REQUEST, OTHER)]
+    with watched(model, n_seq=2, **memory.options) as target, Engine(target, scheduler=Unlimited) as running:
+        for n_max in (2, 7):
+            wanted = spec(zoo(draft), cls, n_max=n_max)
+            both = [running.submit(drafted(each, wanted)) for each in (REQUEST, OTHER)]
+            for expected, generation in zip(right, both, strict=True):
+                done = generation.result()
+                expected.check_equals(Output.of(done), f"n_max={n_max}")
+                assert done.stats.verified > 0
+
+
+@every_memory
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BackendError("broken")], ids=["interrupt", "error"])
+@each_draft
+def test_a_decode_that_fails(
+    exact_zoo: ExactZoo, zoo: Zoo, memory: Memory, error: BaseException, draft: str, cls: type[Any]
+) -> None:
+    """Before it began or after it was done. An interrupted request can be taken up again where it was."""
+    model, wanted = exact_zoo(memory.model), spec(zoo(draft), cls, n_max=5)
+    right = [fresh(model, each, **memory.options) for each in (REQUEST, OTHER)]
+    with watched(model, **memory.options) as target, Engine(target, scheduler=Unlimited) as running:
+        reference = running.submit(drafted(REQUEST, wanted)).result().stats.accepted_per_position
+        for at in (1, 2, 4):
+            for place in ("before_decode", "after_decode"):
+                target.clear(0)
+                setattr(target, place, once(error, at=at))
+                generation = running.submit(drafted(REQUEST, wanted))
+                with pytest.raises(type(error)):
+                    generation.result()
+                if isinstance(error, KeyboardInterrupt):
+                    right[0].check_equals(Output.of(generation.result()), f"resumed, {place} {at}")
+                setattr(target, place, None)
+                right[1].check_equals(Output.of(running.submit(drafted(OTHER, wanted)).result()), "another request")
+                again = running.submit(drafted(REQUEST, wanted)).result()
+                right[0].check_equals(Output.of(again), "the same again")
+                assert again.stats.accepted_per_position == reference
