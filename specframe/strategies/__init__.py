@@ -8,6 +8,7 @@ from specframe.core.strategy import AnyStrategyClass
 from specframe.hookspecs import hookimpl
 from specframe.strategies.dflash import Dflash
 from specframe.strategies.dflash2 import Dflash2
+from specframe.strategies.draft_model import DraftModel
 from specframe.strategies.dspark import Dspark
 from specframe.strategies.eagle3 import Eagle3
 from specframe.strategies.mtp import Mtp
@@ -20,6 +21,7 @@ def specframe_register_strategies(register: Callable[[AnyStrategyClass], None]) 
     """Offer the built-in strategies. Importing this module loads no native code."""
     register(Dflash)
     register(Dflash2)
+    register(DraftModel)
     register(Dspark)
     register(Eagle3)
     register(Mtp)

@@ -113,6 +113,9 @@ class Autoregressive(BatchStrategy):
     #: tokens have no state to be paired with, and are left out.
     lag: ClassVar[int] = 0
 
+    #: Load the NextN layers of the draft file.
+    load_mtp: ClassVar[bool] = False
+
     @classmethod
     @override
     def rollback_depth(cls, options: Any) -> int:
@@ -131,7 +134,7 @@ class Autoregressive(BatchStrategy):
         self._check(services, path)
         self._entry = DraftEntry
         self._model, self._owned = draft_model(
-            services, path, load_mtp=True, devices=options.devices, n_gpu_layers=options.n_gpu_layers
+            services, path, load_mtp=self.load_mtp, devices=options.devices, n_gpu_layers=options.n_gpu_layers
         )
         n_seq = context.target.n_seq
         try:

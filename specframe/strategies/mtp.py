@@ -40,6 +40,7 @@ class Mtp(Autoregressive):
     name = "mtp"
     needs = Need.HIDDEN
     uses_draft_file = True
+    load_mtp = True
 
     @classmethod
     @override

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.llama import Zoo
-from tests.support.mtp import CASES, EAGLES, PROMPTS, Case, engine, request, spec, strategy_of
+from tests.support.mtp import CASES, EAGLES, PLAIN, PROMPTS, Case, engine, request, spec, strategy_of
 
 
-@pytest.mark.parametrize("case", [*CASES, *EAGLES], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *EAGLES, *PLAIN], ids=str)
 def test_a_session_goes_on_in_another_engine(zoo: Zoo, case: Case) -> None:
     draft = None if case.draft is None else zoo(case.draft)
     wanted = spec(draft, case.cls, n_max=3)

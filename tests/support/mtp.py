@@ -16,6 +16,7 @@ from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import DraftScheduler, Unlimited
 from specframe.core.strategy import BatchStrategy, StrategySpec
+from specframe.strategies.draft_model import DraftModel
 from specframe.strategies.eagle3 import Eagle3
 from specframe.strategies.mtp import Mtp
 from tests.support.recorded import Recording
@@ -37,6 +38,12 @@ class RecordingEagle3(Recording, Eagle3):
     name = "recording-eagle3"
 
 
+class RecordingDraftModel(Recording, DraftModel):
+    """``draft-model``, recorded."""
+
+    name = "recording-draft-model"
+
+
 @attrs.frozen
 class Case:
     """A target of the zoo and what drafts for it: heads of its own, or a file."""
@@ -44,7 +51,7 @@ class Case:
     target: str
     draft: str | None = None
     options: dict[str, Any] = attrs.field(factory=dict)
-    cls: type[RecordingMtp | RecordingEagle3] = RecordingMtp
+    cls: type[RecordingMtp | RecordingEagle3 | RecordingDraftModel] = RecordingMtp
 
     @property
     def kind(self) -> str:
@@ -75,6 +82,13 @@ EAGLES = [
     Case("qwen35", "eagle3", {"n_rs_seq": 8}, cls=RecordingEagle3),
     Case("gemma4", "eagle3", cls=RecordingEagle3),
     Case("gemma4", "eagle3-shared", {"swa_full": False}, cls=RecordingEagle3),
+]
+
+#: Language models as drafts.
+PLAIN = [
+    Case("llama", "draft-simple", cls=RecordingDraftModel),
+    Case("qwen35", "draft-simple", cls=RecordingDraftModel),
+    Case("gemma4", "draft-simple", {"swa_full": False}, cls=RecordingDraftModel),
 ]
 
 

@@ -41,7 +41,8 @@ class AutoregressiveContext(DraftContext):
     def _prepare(self, *, n_joined: int | None = None, backend_sampling: bool, probabilities: bool) -> None:
         """Ready to evaluate; called once, by the constructor."""
         self.n_joined = n_joined or self.n_batch
-        self._set_states(self.handle, True, True)
+        if self.width:
+            self._set_states(self.handle, True, True)
         self._every_row = False
         self._outputs: list[int] = []
         self._batch = DraftBatch(self.library, capacity=self.n_batch, n_seq=self.n_seq, width=self.width)

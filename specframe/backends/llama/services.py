@@ -12,6 +12,7 @@ from specframe.backends.llama.eagle3_context import Eagle3Context
 from specframe.backends.llama.gguf import GgufFile, inspect
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.nextn_context import NextnContext
+from specframe.backends.llama.plain_context import PlainContext
 
 if TYPE_CHECKING:
     from specframe.backends.llama.context import Context
@@ -53,3 +54,7 @@ class LlamaServices:
     def open_eagle3(self, model: Model, **options: Any) -> Eagle3Context:
         """A context for the EAGLE-3 draft ``model``; see :class:`Eagle3Context`."""
         return Eagle3Context(model, self.context, **options)
+
+    def open_plain(self, model: Model, **options: Any) -> PlainContext:
+        """A context for the language model ``model``; see :class:`PlainContext`."""
+        return PlainContext(model, self.context, **options)
