@@ -193,8 +193,8 @@ class Comparison:
         return next((row for row in self.rows if row.workload == workload and row.side.label == label), None)
 
     def best_of_server(self, workload: str) -> Row | None:
-        """The fastest setting of the server's grid on a text, among those measured most often."""
-        own = [r for r in self.rows if r.workload == workload and r.side.engine == SERVER and r.side.from_grid]
+        """The server's fastest way on a text, without drafts or with any setting, among those measured most often."""
+        own = [row for row in self.rows if row.workload == workload and row.side.engine == SERVER]
         most = max((len(row.runs) for row in own), default=0)
         return max((row for row in own if len(row.runs) == most), key=lambda row: row.speed.median, default=None)
 

@@ -70,11 +70,13 @@ def _speed_up(comparison: Comparison, rows: Sequence[Row]) -> str:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(workloads)), workloads, rotation=20, ha="right")
     axes.set_ylabel("times plain")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return _svg(axes)
 
 
 def _acceptance(rows: Sequence[Row]) -> str:
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 -- an extra
+
     counts: dict[str, tuple[list[int], list[int]]] = {}
     for row in rows:
         verified, accepted = counts.setdefault(_name(row), ([0] * _POSITIONS, [0] * _POSITIONS))
@@ -91,6 +93,7 @@ def _acceptance(rows: Sequence[Row]) -> str:
     axes.set_xlabel("position in the draft")
     axes.set_ylabel("accepted")
     axes.set_ylim(0, 1.05)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize="small")
     return _svg(axes)
 

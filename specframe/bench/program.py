@@ -26,6 +26,7 @@ from specframe.bench.workloads import Workload
 from specframe.chat import ChatTemplate
 from specframe.core.errors import ConfigError
 from specframe.testing import zoo
+from specframe.testing.zoo.writer import gguf_package
 
 #: What can be measured.
 PARTS = ("compare", "widths", "turns", "checkpoints", "orchestration", "drafting")
@@ -61,7 +62,12 @@ def prepare(task: Task) -> tuple[Task, list[str]]:
 
     Without a library to use, both sides load that of the ``xllamacpp`` wheel as soon as the server takes part: anything
     else would compare builds. Without the wheel the server is left out.
+
+    Raises:
+        ConfigError: A part needs a package that is missing.
     """
+    if "orchestration" in task.parts:
+        gguf_package()  # writes its tiny model; better known now than after an hour of measuring
     if not any(side.engine == SERVER for side in task.sides):
         return task, []
     missing = why_no_server()

@@ -47,6 +47,8 @@ class Side:
     options: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     draft: str | None = None
     """Draft file."""
+    fixed: bool = attrs.field(default=False, eq=False)
+    """Written with parentheses and nothing in them: its defaults, which no grid varies."""
     from_grid: bool = False
     """One setting of many; of these the best is of interest."""
 
@@ -68,7 +70,12 @@ class Side:
         if name == "plain":
             name = "none"
         uses_draft = name != "none" and plugins.registry().get(name).uses_draft_file
-        side = cls(strategy=name, options=options, draft=str(draft) if draft and uses_draft else None)
+        side = cls(
+            strategy=name,
+            options=options,
+            draft=str(draft) if draft and uses_draft else None,
+            fixed=text.endswith("()"),
+        )
         return side.checked()
 
     @classmethod
@@ -85,7 +92,13 @@ class Side:
             if key not in known:
                 raise ConfigError(f"server:{name} has no option {key!r}; there are {', '.join(known) or 'none'}")
         uses_draft = name.startswith("draft-")
-        return cls(engine=SERVER, strategy=name, options=options, draft=str(draft) if draft and uses_draft else None)
+        return cls(
+            engine=SERVER,
+            strategy=name,
+            options=options,
+            draft=str(draft) if draft and uses_draft else None,
+            fixed=text.endswith("()"),
+        )
 
     def checked(self) -> Side:
         """Itself. Raises ConfigError when a strategy of ours does not take its options."""
@@ -132,7 +145,7 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
     if found is None:
         raise ConfigError(f"{text!r} names no side: write NAME or NAME(key=value,...)")
     options = found["options"]
-    return found["name"], {} if options is None else plugins.parse_options(options.split(","))
+    return found["name"], plugins.parse_options(options.split(",")) if options else {}
 
 
 def parse_values(text: str) -> tuple[Any, ...]:
@@ -157,7 +170,8 @@ def expand(sides: Iterable[Side], grid: Mapping[str, Sequence[Any]]) -> list[Sid
     """
     sides, used, found = list(sides), set[str](), list[Side]()
     for side in sides:
-        axes = [key for key in grid if key in side.option_names and key not in side.options]
+        open_keys = () if side.fixed else side.option_names
+        axes = [key for key in grid if key in open_keys and key not in side.options]
         used.update(axes)
         for values in itertools.product(*(grid[key] for key in axes)):
             options = {**side.options, **dict(zip(axes, values, strict=True))}
@@ -166,7 +180,8 @@ def expand(sides: Iterable[Side], grid: Mapping[str, Sequence[Any]]) -> list[Sid
         raise ConfigError(f"no side has the option {unused[0]!r} left open: {', '.join(side.label for side in sides)}")
     labels = dict[str, Side]()
     for side in found:
-        labels.setdefault(side.label, side)
+        if side.label not in labels or labels[side.label].from_grid:
+            labels[side.label] = side
     return list(labels.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,10 @@ def test_steps_are_split_into_native_and_python_time(zoo: Callable[[str], Path])
             assert cost.native_us > cost.per_step_us.median
             assert cost.n_steps > 5
             assert len(cost.profile) == 3
+
+
+def test_a_missing_package_is_known_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    task = program.Task(settings=SETTINGS, sides=(PLAIN,), workloads=(), parts=("compare", "orchestration"))
+    with pytest.raises(ConfigError, match="gguf"):
+        program.prepare(task)

@@ -128,6 +128,7 @@ def test_auto_is_held_against_plain_the_default_and_the_best_of_the_server() -> 
         "auto on log-extraction, x plain": (1.0, True),
         "auto on prose, x plain": (0.97, False),
         "auto on code-rewrite, x the server's best, server:ngram-map-k(n=8)": (0.96, False),
+        "auto on prose, x the server's best, server:ngram-map-k": (0.2425, False),
         "auto where the answer repeats the prompt, x plain, geometric mean of 2": (1.2, True),
         "auto where the answer repeats the prompt, x server:ngram-map-k, geometric mean of 1": (2.0, True),
         "drafted outputs that part from plain decoding at no near tie": (0, True),

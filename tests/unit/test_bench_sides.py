@@ -96,6 +96,20 @@ def test_an_option_that_is_set_already_is_no_axis() -> None:
     assert [side.label for side in found] == ["ngram-k(n=4)", "server:ngram-map-k(n=6)", "server:ngram-map-k(n=8)"]
 
 
+def test_empty_parentheses_are_the_defaults_beside_a_grid() -> None:
+    found = expand([Side.parse("server:ngram-map-k()"), Side.parse("server:ngram-map-k")], {"n": (6, 8)})
+    assert [(side.label, side.from_grid) for side in found] == [
+        ("server:ngram-map-k", False),
+        ("server:ngram-map-k(n=6)", True),
+        ("server:ngram-map-k(n=8)", True),
+    ]
+
+
+def test_what_was_asked_for_by_itself_is_not_one_of_a_grid() -> None:
+    found = expand([Side.parse("ngram-k"), Side.parse("ngram-k(n=6)")], {"n": (6, 8)})
+    assert [(side.label, side.from_grid) for side in found] == [("ngram-k(n=6)", False), ("ngram-k(n=8)", True)]
+
+
 def test_a_side_is_measured_once() -> None:
     assert expand([PLAIN, PLAIN, Side.parse("ngram-k"), Side.parse("ngram-k")], {}) == [PLAIN, Side.parse("ngram-k")]
 
