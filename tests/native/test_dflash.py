@@ -203,6 +203,17 @@ def test_acceptance_is_what_the_weights_say(
             assert (stats.verified, stats.accepted) == expected(World(), prompt, 96, wrong, 4)
 
 
+@pytest.mark.parametrize("more", [{"window": 16}, {"sinks": True}, {"n_layer": 3}], ids=str)
+def test_drafters_of_other_shapes_draft_the_same(tmp_path: Path, more: dict[str, Any]) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    blocks = Block(error=0.25, strength=0.0), Block(error=0.25, strength=0.0, **more)
+    paths = [dflash(tmp_path / f"{i}.gguf", block=block) for i, block in enumerate(blocks)]
+    with engine(target, paths[0]) as (running, _):
+        usual, other = (running.submit(request(PROMPTS[0], spec(path, RecordingDflash))).result() for path in paths)
+    assert 0 < usual.stats.accepted == other.stats.accepted
+    assert usual.stats.accepted_per_position == other.stats.accepted_per_position
+
+
 @pytest.mark.parametrize("kind", ["Q8_0", "F16", "NVFP4"])
 @both_kinds
 def test_quantized_drafts_draft_the_same(
