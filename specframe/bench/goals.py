@@ -21,6 +21,7 @@ PEERS: Mapping[str, str] = MappingProxyType(
         "none": "none",
         "ngram-k": "ngram-map-k",
         "ngram-k4v": "ngram-map-k4v",
+        "draft-model": "draft-simple",
         "mtp": "draft-mtp",
         "dflash": "draft-dflash",
         "dflash2": "draft-dflash",

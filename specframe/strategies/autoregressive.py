@@ -291,6 +291,22 @@ class Autoregressive(BatchStrategy):
         for outcome in outcomes:
             self._held[outcome.seq].committed(len(outcome.history))
 
+    @override
+    def shift(self, seq: int, history: History, n_keep: int, n_drop: int) -> bool:
+        held, context = self._held[seq], self._context
+        if not held.usable or not (self._shared or context.memory.can_shift) or len(held.tokens) > self._n_ctx:
+            return False
+        if not self._shared:
+            self._take_over([seq])
+        if held.evaluated <= n_keep + n_drop:
+            return False
+        if not self._shared:
+            context.truncate(seq, self._n_in_memory(held.evaluated))
+            context.memory.shift(seq, self._n_in_memory(n_keep), n_drop)
+        held.drop(n_keep, n_drop)
+        held.keep(min(len(held.tokens), len(history) - 1))
+        return True
+
     def _n_in_memory(self, n_evaluated: int) -> int:
         """What the memory holds when so many of the first tokens were evaluated."""
         return max(0, min(n_evaluated, self._n_ctx) - self.lag)

@@ -117,6 +117,14 @@ class HeldSequence:
         for pos in [pos for pos in self._boundaries if pos >= n]:
             del self._boundaries[pos]
 
+    def drop(self, n_keep: int, n_drop: int) -> None:
+        """``n_drop`` tokens behind the first ``n_keep``, all of them evaluated and others behind them, are gone."""
+        del self.tokens[n_keep : n_keep + n_drop]
+        self.evaluated -= n_drop
+        gone = max(0, n_keep + n_drop - self._first)
+        self._rows, self._first = self._rows[gone:], self._first + gone - n_drop
+        self._boundaries = {pos: row for pos, row in self._boundaries.items() if pos < n_keep}
+
     def _before(self, pos: int) -> Rows | None:
         """Hidden states of the positions up to ``pos``, not included; None when the last of them is not kept."""
         n = pos - self._first

@@ -6,7 +6,7 @@ For prediction heads, EAGLE-3 and language models; what is theirs alone is in fi
 from __future__ import annotations
 
 import io
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -212,6 +212,23 @@ def test_a_state_of_another_model_is_refused(zoo: Zoo, case: Case) -> None:
         assert strategy.save(0) is None
         strategy.load(0, data)
         assert strategy._held[0].usable
+
+
+@pytest.mark.parametrize("n_keep", [0, 4])
+@pytest.mark.parametrize("case", [CASES[5], EAGLES[0], EAGLES[4], PLAIN[0]], ids=str)
+def test_a_shifted_context_is_followed(zoo: Zoo, case: Case, n_keep: int) -> None:
+    draft = path_of(zoo, case.draft)
+    with engine(zoo(case.target), draft, n_ctx=64) as (running, _):
+        wanted = spec(draft, case.cls, n_max=4)
+        shifting: dict[str, Any] = {"context_full": "shift", "n_keep": n_keep}
+        plain = running.submit(request(PROMPTS[0], n=150, **shifting)).result()
+        drafted = running.submit(request(PROMPTS[0], wanted, n=150, **shifting)).result()
+        assert drafted.tokens == plain.tokens
+        assert drafted.stats.inactive_reason is None
+        assert drafted.stats.accepted > 40
+        made = strategy_of(running, wanted).drafts
+    ends = [len(history) for history, ids in made if ids]
+    assert any(later < earlier for earlier, later in pairwise(ends)), "drafts go on behind a shift"
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)

@@ -55,6 +55,14 @@ def test_a_model_drafts_for_itself(zoo: Zoo) -> None:
             assert stats.accepted >= 0.95 * stats.verified > 0  # widths of batches decide near ties
 
 
+def test_both_memories_shift_alike(zoo: Zoo) -> None:
+    with engine(zoo("llama"), zoo("llama"), n_ctx=64) as (running, _):
+        shifting: dict[str, Any] = {"context_full": "shift", "n_keep": 4}
+        done = running.submit(request(PROMPTS[0], spec(zoo("llama"), DraftModel), n=200, **shifting)).result()
+        assert done.stats.shifts > 2
+        assert done.stats.accepted >= 0.95 * done.stats.verified > 100
+
+
 def test_the_target_evaluates_nothing_again_for_it(zoo: Zoo) -> None:
     """A draft model that comes late reads by itself what the target holds."""
     draft = zoo("draft-simple")

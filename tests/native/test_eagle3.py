@@ -110,6 +110,17 @@ def test_shifted_features_are_noticed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch,
     assert rate(wrong) < 0.5 * rate(right)
 
 
+@pytest.mark.parametrize("n_keep", [0, 1, 5])
+def test_states_stay_with_their_tokens_when_the_context_shifts(tmp_path: Path, n_keep: int) -> None:
+    target = bigram(tmp_path / "target.gguf", "llama")
+    draft = drafts.eagle3(tmp_path / "draft.gguf", mix=1.0, error=0.0, strength=0.0)
+    with engine(target, draft, n_ctx=64) as (running, _):
+        for n_max in (1, 4):
+            wanted = request(PROMPTS[0], spec(draft, Eagle3, n_max=n_max), n=200, context_full="shift", n_keep=n_keep)
+            stats = running.submit(wanted).result().stats
+            assert stats.accepted == stats.verified > 90
+
+
 def made(target: Path, draft: Path) -> list[Any]:
     """Drafts for each prompt, with what they continue."""
     with engine(target, draft) as (running, _):
