@@ -23,6 +23,7 @@ from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import BackendError, ClosedError, ConfigError
 from specframe.core.ports import BatchEntry
 from tests.support.llama import Zoo, feed, target, tokens
+from tests.support.resident import resident_bytes
 
 
 @pytest.fixture
@@ -348,11 +349,6 @@ def test_cycles_reach_a_memory_plateau(zoo: Zoo) -> None:
         cycle(path)
         if n % 25 == 24:
             gc.collect()
-            sizes.append(_resident_kib())
+            sizes.append(resident_bytes() // 1024)
     # The allocator keeps some; what leaks grows with every cycle.
     assert sizes[-1] - sizes[2] < 6 * 1024, sizes
-
-
-def _resident_kib() -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""``dflash`` and ``dflash2``: the text is the target's, and the drafts are what the weights say, come what may."""
+"""Block drafters: the text is the target's, and the drafts are what the weights say, come what may."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specframe.core.strategy import StrategySpec
 from specframe.strategies.held_features import HeldFeatures
 from specframe.testing.zoo import Block, Lattice, Own, Reads, World, corrupt, dflash, targets
 from tests.support.acceptance import expected
-from tests.support.blocks import BlockCase, RecordingDflash, RecordingDflash2
+from tests.support.blocks import BlockCase, RecordingDflash, RecordingDflash2, RecordingDspark
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
 from tests.support.mtp import GREEDY, PROMPTS, SEEDED, compare_with_fresh_starts, engine, request, spec, strategy_of
@@ -39,6 +39,9 @@ CASES = [
     BlockCase("qwen35", "dflash2-qwen35", RecordingDflash2, {"n_rs_seq": 8}),
     BlockCase("gemma4", "dflash2", RecordingDflash2),
     BlockCase("llama", "dflash2", RecordingDflash2, {"kv_unified": True}),
+    BlockCase("llama", "dspark-bonus", RecordingDspark),
+    BlockCase("qwen35", "dspark-anchor", RecordingDspark, {"n_rs_seq": 8}),
+    BlockCase("gemma4", "dspark-anchor", RecordingDspark, {"swa_full": False}),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 some_cases = pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3], CASES[4]], ids=str)

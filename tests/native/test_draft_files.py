@@ -285,9 +285,14 @@ def test_the_files_say_which_strategy_to_take(zoo: Zoo, tmp_path: Path) -> None:
     assert suitable(zoo("qwen35-mtp")) == ["mtp", *text]
     assert suitable(zoo("qwen35"), zoo("mtp-qwen35")) == ["mtp", *text]
     assert suitable(zoo("gemma4"), zoo("gemma4-assistant")) == ["mtp", *text]
+    for kind in ("dflash", "dflash2"):
+        assert suitable(zoo("qwen35-mtp"), zoo(kind)) == [kind, *text]
+    assert suitable(zoo("llama"), zoo("dspark-anchor")) == ["dspark", *text]
+    with pytest.raises(ConfigError, match="layer inputs of step35 models"):
+        suitable(zoo("step35-mtp3"), zoo("dspark-bonus"))
     stripped = corrupt.edit(zoo("qwen35-mtp"), tmp_path / "stripped.gguf", drop_tensors=["blk.4.nextn.eh_proj.weight"])
     assert suitable(stripped) == text
     with pytest.raises(ConfigError, match="hidden states of llama models"):
         suitable(zoo("llama-bigram"), zoo("step35-mtp3"))
-    with pytest.raises(ConfigError, match=r"no strategy drafts with .*llama"):
-        suitable(zoo("qwen35"), zoo("llama"))
+    assert suitable(zoo("llama"), zoo("eagle3")) == ["eagle3", *text]
+    assert suitable(zoo("qwen35"), zoo("llama")) == ["draft-model", *text]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -33,6 +31,7 @@ from tests.support.exact import (
     watched,
 )
 from tests.support.lossless import drafted, oracle
+from tests.support.resident import resident_bytes
 
 PROMPT = tuple(b"the cat the cat the ")
 OTHER = tuple(b"a bad dog had ")
@@ -221,14 +220,9 @@ def test_memory_reaches_a_plateau(exact_zoo: ExactZoo, memory: Memory) -> None:
                 engine.submit(drafted(REQUEST, spec)).result()
             target.after_decode = None
             target.forget()
-            sizes.append(_resident_kib())
+            sizes.append(resident_bytes() // 1024)
     # One checkpoint of the smallest model here has 2 KiB, one context 500.
     assert sizes[-1] - sizes[79] < 120 * 2
-
-
-def _resident_kib() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 # -- the end of the process -------------------------------------------------------------------------------------------

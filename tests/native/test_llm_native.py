@@ -14,6 +14,7 @@ import specframe
 from specframe.compatibility import describe
 from specframe.core.request import FinishReason
 from specframe.llm import LLM
+from tests.support.resident import resident_bytes
 
 Zoo = Callable[[str], Path]
 NGRAM: dict[str, Any] = {"strategy": "ngram-k", "options": {"n": 3, "m": 8}}
@@ -159,16 +160,11 @@ def test_models_loaded_one_after_the_other_do_not_pile_up(zoo: Zoo) -> None:
     for _ in range(3):
         with specframe.load(path, n_ctx=256) as llm:
             llm.generate([5, 6, 7], max_tokens=2)
-    before = _resident()
+    before = resident_bytes()
     for _ in range(30):
         with specframe.load(path, n_ctx=256) as llm:
             llm.generate([5, 6, 7], max_tokens=2)
-    assert _resident() - before < 20e6
-
-
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096
+    assert resident_bytes() - before < 20e6
 
 
 @pytest.mark.parametrize("strategy", ["none", "ngram-k", "mtp"])

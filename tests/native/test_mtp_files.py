@@ -25,6 +25,7 @@ from specframe.testing import ScriptedTarget
 from specframe.testing.zoo import Shape, Vocabulary, World, corrupt, drafts, targets
 from tests.support.llama import Zoo
 from tests.support.mtp import GREEDY, engine, request, spec
+from tests.support.resident import resident_bytes
 
 Make = Callable[[Zoo, Path], tuple[Path, Path | None]]
 
@@ -316,9 +317,5 @@ def test_a_repeated_request_reaches_a_memory_plateau(zoo: Zoo) -> None:
                 next(generation)
                 generation.close()
             if i in {250, 499}:
-                sizes.append(_resident())
+                sizes.append(resident_bytes())
     assert sizes[1] - sizes[0] < 2**20
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
