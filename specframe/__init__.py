@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         draft_strategy,
     )
     from specframe.hookspecs import hookimpl
-    from specframe.llm import LLM, AsyncStream, LLMInfo, Stream, load
+    from specframe.llm import LLM, AsyncStream, LLMInfo, Stream, extend, first_of, load
     from specframe.plugins import register
 
     __version__: str
@@ -90,6 +90,8 @@ __all__ = [
     "TokenLogprob",
     "__version__",
     "draft_strategy",
+    "extend",
+    "first_of",
     "hookimpl",
     "load",
     "register",
@@ -128,7 +130,7 @@ _MODULES = {
         "draft_strategy",
     ),
     "specframe.hookspecs": ("hookimpl",),
-    "specframe.llm": ("LLM", "AsyncStream", "LLMInfo", "Stream", "load"),
+    "specframe.llm": ("LLM", "AsyncStream", "LLMInfo", "Stream", "extend", "first_of", "load"),
     "specframe.plugins": ("register",),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

@@ -10,12 +10,13 @@ from typing import Any
 
 import attrs
 
+from specframe.core.combination import Kind
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 from specframe.core.strategy import AnyStrategyClass, BatchStrategy, Strategy
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_RESERVED = frozenset({"none"})  # selects plain decoding
+_RESERVED = frozenset({"none", "auto", *(kind.value for kind in Kind)})  # plain decoding, a choice, combinations
 
 
 @attrs.frozen(kw_only=True)
@@ -141,7 +142,8 @@ def check_strategy_class(cls: object) -> None:
     name = getattr(cls, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED:
         got = "has no name" if name is None else f"has the name {name!r}"
-        msg = f'{where} {got}: set `name` to lower case letters, digits and single dashes, other than "none"'
+        taken = ", ".join(sorted(_RESERVED))
+        msg = f"{where} {got}: set `name` to lower case letters, digits and single dashes, other than {taken}"
         raise ConfigError(msg)
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         msg = f"{where} does not implement {', '.join(missing)}()"

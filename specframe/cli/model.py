@@ -26,7 +26,13 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         "strategy",
         str,
         "none",
-        typer.Option("--strategy", "-s", metavar="NAME", help="Draft strategy; none: plain.", rich_help_panel=_RUN),
+        typer.Option(
+            "--strategy",
+            "-s",
+            metavar="NAME",
+            help="Draft strategy, or several: first-of(a,b), extend(a,b); auto: what suits the files; none: plain.",
+            rich_help_panel=_RUN,
+        ),
     ),
     (
         "draft",
@@ -43,6 +49,17 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
             "-o",
             metavar="KEY=VALUE",
             help="Option of the strategy; repeat for several.",
+            rich_help_panel=_RUN,
+        ),
+    ),
+    (
+        "draft_length",
+        str,
+        "auto",
+        typer.Option(
+            "--draft-length",
+            metavar="N",
+            help="Tokens to draft; auto: what pays, off: none.",
             rich_help_panel=_RUN,
         ),
     ),
@@ -176,6 +193,7 @@ class ModelFlags:
     strategy: str
     draft: Path | None
     option: list[str] | None
+    draft_length: str
     max_tokens: int | None
     stop: list[str] | None
     context_full: Literal["stop", "shift"]
@@ -215,6 +233,7 @@ class ModelFlags:
             given = "--draft" if flags.draft else "--option"
             msg = f"{given} needs a strategy to use it; choose one with --strategy (see: specframe strategies)"
             raise ConfigError(msg)
+        _draft_length(flags.draft_length)
         if flags.n_keep is not None and flags.context_full != "shift":
             msg = "--n-keep says what a shift keeps; add --context-full shift, or leave it out"
             raise ConfigError(msg)
@@ -224,6 +243,7 @@ class ModelFlags:
         """What every answer is asked for with."""
         options: GenerateOptions = {
             "sampling": sampling,
+            "draft_length": _draft_length(self.draft_length),
             "max_tokens": self.max_tokens,
             "stop": self.stop or (),
             "context_full": self.context_full,
@@ -263,3 +283,12 @@ class ModelFlags:
             library=self.library,
             template=template,
         )
+
+
+def _draft_length(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if text.isdecimal() or text == "off":
+        return 0 if text == "off" else int(text)
+    msg = f"--draft-length must be a whole number >= 0, auto or off, not {text!r}"
+    raise ConfigError(msg)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specframe.core.request import Completion
+    from specframe.core.stats import StrategyStats
 
 
 def print_json(document: Any) -> None:
@@ -88,6 +89,10 @@ def summary(completion: Completion) -> str:
     ]
     if completion.strategy != "none":
         lines.append(f"strategy {completion.strategy}: {_drafting(completion)}")
+        if stats.strategy_reason.startswith("auto"):
+            lines.append(f"chosen by {stats.strategy_reason}")
+        if len(stats.strategies) > 1 or any(own.ended for own in stats.strategies.values()):
+            lines += [_share(label, own) for label, own in stats.strategies.items()]
         lines.append(f"rollback by {stats.rollback_means}: {_rollbacks(completion)}")
     return "\n".join(lines)
 
@@ -102,6 +107,11 @@ def _drafting(completion: Completion) -> str:
         f"{length:.2f} tokens per drafted step, {stats.steps} steps for {stats.emitted} tokens"
     )
     return text if stats.inactive_reason is None else f"{text}; then off: {stats.inactive_reason}"
+
+
+def _share(label: str, own: StrategyStats) -> str:
+    text = f"  {label}: {own.accepted} of {own.verified} accepted, in {own.draft_steps} steps"
+    return text if own.ended is None else f"{text}; left: {own.ended}"
 
 
 def _rollbacks(completion: Completion) -> str:

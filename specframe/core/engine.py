@@ -242,6 +242,9 @@ class Engine:
         spec = active.request.strategy
         if spec is None:
             return
+        if active.request.draft_length == 0:
+            active.stats.inactive_reason = "off"
+            return
         drafter = self._drafters.get(spec)
         if isinstance(drafter, str):
             active.deactivate(drafter)

@@ -109,6 +109,10 @@ def _criteria(value: Iterable[StoppingCriterion]) -> tuple[StoppingCriterion, ..
     return tuple(value)
 
 
+def _draft_length(value: int | str | None) -> Any:
+    return {"auto": None, "off": 0}.get(value, value) if isinstance(value, str) else value
+
+
 def _budget(_: object, __: object, value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         msg = f"max_tokens must be a whole number >= 0 or None for the rest of the context, not {value!r}"
@@ -140,10 +144,16 @@ class Request:
     """Texts that end the request where they begin; they are not part of its text."""
     strategy: AnySpec | None = None
     """None: plain decoding."""
+    strategy_reason: str = ""
+    """Why this one; repeated in the statistics."""
     draft_length: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(whole_number(1, way_out="for no drafts give no strategy"))
+        default=None,
+        converter=_draft_length,
+        validator=attrs.validators.optional(whole_number(0, way_out="or 'auto', or 'off'")),
     )
-    """Verify drafts of up to this many tokens, whatever they cost; None: the scheduler decides."""
+    """Verify drafts of up to this many tokens, whatever they cost; None or ``"auto"``: the scheduler decides; 0 or
+    ``"off"``: plain decoding.
+    """
     logits_processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=_processors)
     """Applied in this order to the row of each token, before the sampler. What one raises ends this request."""
     stopping_criteria: tuple[StoppingCriterion, ...] = attrs.field(default=(), converter=_criteria)

@@ -31,7 +31,11 @@ class ActiveRequest:
         self.error: BaseException | None = None
         self.cancelled = False
         self.slot: Slot | None = None
-        self.stats = RequestStats(prompt_tokens=len(request.prompt))
+        self.stats = RequestStats(
+            prompt_tokens=len(request.prompt),
+            strategy_reason=request.strategy_reason,
+            draft_length=request.draft_length,
+        )
         self.drafter: Drafter | None = None
         self.scheduler: DraftScheduler | None = None
         self.finish: tuple[FinishReason, str] | None = None

@@ -57,6 +57,10 @@ class RequestStats:
     """``[i]``: drafts of more than ``i`` tokens that were verified."""
     accepted_per_position: list[int] = attrs.field(factory=list)
     """``[i]``: those of them whose token at ``i`` was accepted."""
+    strategy_reason: str = ""
+    """Why this strategy drafted: it was asked for, or what ``auto`` found."""
+    draft_length: int | None = None
+    """Draft length the request asked for; 0: off, None: auto, ``scheduler`` says what came of it."""
     rollback_means: str = ""
     """How this target takes a rejected draft back: ``TargetInfo.rollback_means``."""
     strategies: dict[str, StrategyStats] = attrs.field(factory=dict)

@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -104,6 +105,8 @@ class _Base:
     """True when ``draft`` takes ``DraftRequest.ahead`` into account, so that it can continue another one's draft."""
     Options: ClassVar[type] = NoOptions
     """An attrs class with keyword-only, validated, defaulted fields."""
+    auto_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Options it runs with when ``strategy="auto"`` chose it."""
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         self.options = options

@@ -1,9 +1,11 @@
 """The application's door: load a model, generate, stream, chat, from threads or from asyncio."""
 
+from specframe.llm.choosing import extend, first_of
 from specframe.llm.llm import LLM, LLMInfo
 from specframe.llm.loading import load
-from specframe.llm.options import UNSET, ChatOptions, GenerateOptions, PromptOptions, SamplingOptions
+from specframe.llm.options import ChatOptions, GenerateOptions, PromptOptions, SamplingOptions
 from specframe.llm.streams import AsyncStream, Stream
+from specframe.llm.unset import UNSET
 
 __all__ = [
     "LLM",
@@ -15,5 +17,7 @@ __all__ = [
     "PromptOptions",
     "SamplingOptions",
     "Stream",
+    "extend",
+    "first_of",
     "load",
 ]

@@ -26,11 +26,11 @@ from specframe.core.request import Completion
 from specframe.core.sampling import SamplingParams
 from specframe.core.session import Session
 from specframe.core.slot import PromptCheckpoints
+from specframe.llm.choosing import StrategyChooser
 from specframe.llm.options import (
     ChatOptions,
     GenerateOptions,
     PromptOptions,
-    StrategyChooser,
     build_request,
     check_names,
 )

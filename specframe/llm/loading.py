@@ -14,8 +14,8 @@ from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
+from specframe.llm.choosing import StrategyChoice, StrategyChooser
 from specframe.llm.llm import LLM, LLMInfo
-from specframe.llm.options import StrategyChoice, StrategyChooser
 
 if TYPE_CHECKING:
     from specframe.backends.llama.model import Model
@@ -56,8 +56,8 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
 
     Args:
         model: A GGUF file, or a name of the catalogue (``specframe pull`` lists them).
-        strategy: Draft strategy of all requests that do not choose another: a name, a class, ``"none"`` for plain
-            decoding.
+        strategy: Draft strategy of all requests that do not choose another: a name, a class, a combination
+            (:func:`first_of`, :func:`extend`), ``"auto"`` for what suits the files, ``"none"`` for plain decoding.
         draft: GGUF file with the draft model, for strategies that have one.
         options: Of the strategy.
         n_ctx: Tokens one sequence can hold. Unset: 4096, or what the model was trained with if that is less. More than
@@ -96,7 +96,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     from specframe.backends.llama.validation import validate_target  # noqa: PLC0415
 
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
-    chooser = StrategyChooser(strategy, options, _draft_path(draft))
+    chooser = StrategyChooser(strategy, options, _draft_path(draft), path)
     if draft is not None and chooser.default is not None and not chooser.default.uses_draft_file:
         msg = f"strategy {chooser.default.name!r} does not use a draft file, but {os.fspath(draft)!r} was given"
         raise ConfigError(msg)

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import enum
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 import attrs
 
-from specframe import plugins
 from specframe.core.errors import ConfigError
 from specframe.core.request import LogitsProcessor, PromptProgress, Request, StoppingCriterion
 from specframe.core.sampling import SamplingParams
-from specframe.core.strategy import AnyStrategyClass, StrategySpec
-
-
-class Unset(enum.Enum):
-    """Type of :data:`UNSET`."""
-
-    UNSET = "unset"
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-#: "Not given", where None means something.
-UNSET: Final = Unset.UNSET
-
-#: A name ("none" is plain decoding), a class, a ready spec, or None for plain decoding.
-StrategyChoice: TypeAlias = str | AnyStrategyClass | StrategySpec | None
+from specframe.llm.choosing import StrategyChoice, StrategyChooser
+from specframe.llm.unset import UNSET
 
 #: Spellings of other libraries.
 ALIASES: Final[Mapping[str, str]] = {"present_penalty": "presence_penalty"}
@@ -80,6 +62,10 @@ class GenerateOptions(SamplingOptions, total=False):
     """For this request only; the one given to ``load`` unless set."""
     options: Mapping[str, Any]
     """Of the strategy. Without ``strategy`` they are laid over those given to ``load``."""
+    draft_length: int | Literal["auto", "off"]
+    """Tokens to draft: ``"auto"`` (default) lets costs decide, a number is verified whatever it costs, ``"off"`` (or 0)
+    is plain decoding.
+    """
     sampling: SamplingParams
     """Starting point for the sampling keywords; those given beside it win."""
     logits_processors: Sequence[LogitsProcessor]
@@ -111,6 +97,7 @@ class ChatOptions(GenerateOptions, total=False):
 
 _SAMPLING = frozenset(SamplingOptions.__annotations__)
 _REQUEST = (
+    "draft_length",
     "max_tokens",
     "stop",
     "logits_processors",
@@ -145,43 +132,6 @@ def sampling_params(given: Mapping[str, Any], base: SamplingParams | None = None
     return attrs.evolve(base or SamplingParams(), **chosen)
 
 
-class StrategyChooser:
-    """Resolves the strategy of a request against the one chosen when the model was loaded."""
-
-    def __init__(
-        self, strategy: StrategyChoice = None, options: Mapping[str, Any] | None = None, draft: Path | None = None
-    ) -> None:
-        """Validate the default. Raises ConfigError."""
-        self._draft = draft
-        self._options = dict(options or {})
-        self._strategy = strategy
-        self.default = self._resolve(strategy, self._options)
-
-    def choose(
-        self, strategy: StrategyChoice | Unset = UNSET, options: Mapping[str, Any] | None = None
-    ) -> StrategySpec | None:
-        """The strategy of one request; None is plain decoding. Raises ConfigError."""
-        if strategy is UNSET:
-            if not options:
-                return self.default
-            return self._resolve(self._strategy, {**self._options, **options})
-        return self._resolve(strategy, dict(options or {}))
-
-    def _resolve(self, strategy: StrategyChoice, options: dict[str, Any]) -> StrategySpec | None:
-        if isinstance(strategy, StrategySpec):
-            if not options:
-                return strategy
-            return StrategySpec.of(strategy.cls, {**attrs.asdict(strategy.options), **options}, strategy.draft_path)
-        if strategy is None or strategy == "none":
-            if options:
-                msg = f"options {sorted(options)} were given but no strategy; choose one with strategy=..."
-                raise ConfigError(msg)
-            return None
-        cls = plugins.registry().get(strategy) if isinstance(strategy, str) else strategy
-        draft = self._draft if cls.uses_draft_file else None
-        return StrategySpec.of(cls, options, draft)
-
-
 def build_request(
     prompt: Sequence[int], given: Mapping[str, Any], chooser: StrategyChooser, base: SamplingParams | None
 ) -> Request:
@@ -190,7 +140,8 @@ def build_request(
     arguments: dict[str, Any] = {name: given[name] for name in _REQUEST if name in given}
     arguments["prompt"] = prompt
     arguments["sampling"] = sampling_params(given, given.get("sampling") or base)
-    arguments["strategy"] = chooser.choose(given.get("strategy", UNSET), given.get("options"))
+    choice = chooser.choose(given.get("strategy", UNSET), given.get("options"))
+    arguments["strategy"], arguments["strategy_reason"] = choice.spec, choice.reason
     return Request(**arguments)
 
 

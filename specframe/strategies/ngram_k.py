@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -58,6 +59,7 @@ class NgramK(NgramStrategy):
 
     name = "ngram-k"
     Options = NgramKOptions
+    auto_options = MappingProxyType({"n": 8, "m": 16})
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -68,6 +69,7 @@ class NgramK4V(NgramStrategy):
 
     name = "ngram-k4v"
     Options = NgramK4VOptions
+    auto_options = MappingProxyType({"n": 4, "m": 8})
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)

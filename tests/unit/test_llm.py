@@ -19,10 +19,11 @@ from specframe.chat import ChatTemplate
 from specframe.core.errors import ClosedError, ConfigError
 from specframe.core.request import FinishReason
 from specframe.core.sampling import SamplingParams
-from specframe.core.strategy import DraftRequest, Strategy
+from specframe.core.strategy import DraftRequest, Strategy, StrategySpec
 from specframe.llm import LLM, LLMInfo, SamplingOptions
+from specframe.llm.choosing import StrategyChooser
 from specframe.llm.loading import context_length
-from specframe.llm.options import StrategyChooser, sampling_params
+from specframe.llm.options import sampling_params
 from specframe.testing import ScriptedTarget, ScriptedVocab
 
 PIECES = tuple(bytes([c]) for c in range(32, 127))
@@ -210,17 +211,17 @@ def test_the_strategy_is_chosen_per_request() -> None:
 
 def test_request_options_are_laid_over_those_of_load() -> None:
     chooser = StrategyChooser(Repeat, {"length": 5})
-    spec = chooser.choose(options={"other": 1})
-    assert spec is not None
+    spec = chooser.choose(options={"other": 1}).spec
+    assert isinstance(spec, StrategySpec)
     assert (spec.options.length, spec.options.other) == (5, 1)
-    fresh = chooser.choose(Repeat, {"other": 1})
-    assert fresh is not None
+    fresh = chooser.choose(Repeat, {"other": 1}).spec
+    assert isinstance(fresh, StrategySpec)
     assert fresh.options.length == 2
-    assert chooser.choose("none") is None
-    assert chooser.choose(None) is None
-    assert chooser.choose(spec) is spec
-    again = chooser.choose(spec, {"length": 9})
-    assert again is not None
+    assert chooser.choose("none").spec is None
+    assert chooser.choose(None).spec is None
+    assert chooser.choose(spec).spec is spec
+    again = chooser.choose(spec, {"length": 9}).spec
+    assert isinstance(again, StrategySpec)
     assert (again.options.length, again.options.other) == (9, 1)
 
 

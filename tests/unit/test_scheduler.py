@@ -26,10 +26,19 @@ def test_length_that_a_request_asked_for_is_kept_to(scheduler: type) -> None:
         assert set(completion.stats.scheduler.reasons) <= {"fixed", "no-room"}
 
 
-@pytest.mark.parametrize("length", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("length", [-1, 1.5, True, "2", "never"])
 def test_impossible_length_is_refused_with_a_way_out(length: Any) -> None:
-    with pytest.raises(ConfigError, match=r"draft_length must be a whole number in \[1, inf\].*give no strategy"):
+    with pytest.raises(ConfigError, match=r"draft_length must be a whole number in \[0, inf\].*or 'auto', or 'off'"):
         Request(prompt=(1,), draft_length=length)
+
+
+@pytest.mark.parametrize("length", [0, "off"])
+def test_drafting_is_switched_off_for_one_request(length: Any) -> None:
+    request = ask(20, draft_length=length, strategy=oracle(tape(ScriptedTarget(), ask(20))))
+    completion = run(ScriptedTarget(), request)
+    assert_plain(ScriptedTarget(), ask(20), completion)
+    stats = completion.stats
+    assert (stats.drafted, stats.inactive_reason, stats.draft_length, stats.steps) == (0, "off", 0, 20)
 
 
 def test_plain_request_has_nothing_decided_about_it() -> None:
