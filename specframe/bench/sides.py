@@ -12,8 +12,9 @@ from typing import Any
 import attrs
 
 from specframe import plugins
+from specframe.core.combination import Kind
 from specframe.core.errors import ConfigError
-from specframe.llm.options import StrategyChooser
+from specframe.llm.choosing import StrategyChooser
 
 SERVER = "server"
 OURS = "specframe"
@@ -66,6 +67,8 @@ class Side:
         text = text.strip()
         if text == SERVER or text.startswith(f"{SERVER}:"):
             return cls._server(text.partition(":")[2], draft)
+        if _chooses_itself(text):
+            return cls(strategy=text, draft=str(draft) if draft else None, fixed=True).checked()
         name, options = _split(text)
         if name == "plain":
             name = "none"
@@ -102,7 +105,7 @@ class Side:
 
     def checked(self) -> Side:
         """Itself. Raises ConfigError when a strategy of ours does not take its options."""
-        if self.engine == OURS:
+        if self.engine == OURS and self.strategy != "auto":  # which looks at the model, later
             StrategyChooser(self.strategy, self.options, None if self.draft is None else Path(self.draft))
         return self
 
@@ -128,12 +131,17 @@ class Side:
     @property
     def option_names(self) -> tuple[str, ...]:
         """Options it can be given."""
-        if self.strategy == "none":
+        if self.strategy == "none" or (self.engine == OURS and _chooses_itself(self.strategy)):
             return ()
         if self.engine == SERVER:
             return tuple(SERVER_TYPES[self.strategy])
         fields = attrs.fields(plugins.registry().get(self.strategy).Options)
         return tuple(field.alias or field.name for field in fields if field.init)
+
+
+def _chooses_itself(text: str) -> bool:
+    """Whether it is no single strategy, and its options are not for a grid."""
+    return text == "auto" or text.startswith(tuple(f"{kind.value}(" for kind in Kind))
 
 
 PLAIN = Side()

@@ -189,7 +189,7 @@ class _CombinedDrafter:
         self._name = spec.name
         self._labels = [member.label for member in spec.members]
         self._plan = _compile(spec, spec.members)
-        self._missing = {i: why for i, why in enumerate(drafters) if isinstance(why, str)}
+        self._missing = {i: f"target-lacks-needs: {why}" for i, why in enumerate(drafters) if isinstance(why, str)}
         self._drafters = {i: drafter for i, drafter in enumerate(drafters) if not isinstance(drafter, str)}
         self.layers: Sequence[int] = tuple(sorted({n for drafter in self._drafters.values() for n in drafter.layers}))
         self.processes = any(drafter.processes for drafter in self._drafters.values())

@@ -243,11 +243,11 @@ class Engine:
         if spec is None:
             return
         if active.request.draft_length == 0:
-            active.stats.inactive_reason = "off"
+            active.stats.inactive_reason = "switched-off"
             return
         drafter = self._drafters.get(spec)
         if isinstance(drafter, str):
-            active.deactivate(drafter)
+            active.deactivate(f"target-lacks-needs: {drafter}")
             return
         active.drafter = drafter
         active.scheduler = self._scheduler

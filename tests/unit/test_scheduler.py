@@ -38,7 +38,7 @@ def test_drafting_is_switched_off_for_one_request(length: Any) -> None:
     completion = run(ScriptedTarget(), request)
     assert_plain(ScriptedTarget(), ask(20), completion)
     stats = completion.stats
-    assert (stats.drafted, stats.inactive_reason, stats.draft_length, stats.steps) == (0, "off", 0, 20)
+    assert (stats.drafted, stats.inactive_reason, stats.draft_length, stats.steps) == (0, "switched-off", 0, 20)
 
 
 def test_plain_request_has_nothing_decided_about_it() -> None:
