@@ -22,6 +22,14 @@ def test_labels_are_read_back(label: str) -> None:
     assert Side.parse(label).family == label.partition("(")[0]
 
 
+@pytest.mark.parametrize("label", ["auto", "first-of(ngram-k(n=8),ngram-k4v)", "extend(mtp,ngram-k(n=3))"])
+def test_a_choice_and_a_combination_are_sides_that_no_grid_varies(label: str) -> None:
+    side = Side.parse(label)
+    assert (side.label, side.family, side.strategy, side.option_names) == (label, label, label, ())
+    with pytest.raises(ConfigError, match="'mtp' cannot continue"):
+        Side.parse("extend(ngram-k,mtp)")
+
+
 def test_options_have_the_types_of_json() -> None:
     side = Side.parse("server:draft-mtp(n-max=3,p_min=0.25,backend_sampling=false)")
     assert side.options == {"n_max": 3, "p_min": 0.25, "backend_sampling": False}
