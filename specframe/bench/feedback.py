@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from specframe import plugins
 from specframe.backends.llama.facts import RuntimeFacts
 from specframe.bench.comparison import Row
 from specframe.bench.results import Results
 from specframe.bench.sides import Side
 from specframe.bench.tables import spread
+from specframe.core.strategy import StrategySpec
 
 _MB = 1e6
 
@@ -22,6 +20,7 @@ def form(
     results: Results,
     side: Side,
     *,
+    members: Sequence[StrategySpec],
     runtime: RuntimeFacts,
     target: Mapping[str, Any],
     draft: Mapping[str, Any] | None,
@@ -32,6 +31,7 @@ def form(
     Args:
         results: of a run of plain decoding and ``side``.
         side: the strategy.
+        members: what it is made of.
         runtime: what ran it.
         target: the target's file, from :func:`specframe.compatibility.describe`.
         draft: the draft's file, if there is one.
@@ -49,11 +49,11 @@ def form(
         "GPU": ", ".join(f"{d.description} ({d.memory_total / _MB:.0f} MB)" for d in gpus) or "none",
         "backend and build options": f"{runtime.source}: {runtime.system_info or ', '.join(runtime.cpu_features)}",
         "target model": _file(target),
-        "MTP mode": "not used" if side.strategy != "mtp" else "built-in" if side.draft is None else "external",
+        "MTP mode": _mtp_mode(members),
         "external model": "none" if draft is None else _file(draft),
         "strategy": side.label,
-        "draft_n_max": _option(side, "n_max", "m"),
-        "draft_p_min": _option(side, "p_min"),
+        "draft_n_max": _option(members, "n_max", "m"),
+        "draft_p_min": _option(members, "p_min"),
         "n_ctx": settings.n_ctx,
         "n_batch": settings.n_batch,
         "GPU layers": "all that fit" if settings.n_gpu_layers is None else settings.n_gpu_layers,
@@ -69,12 +69,18 @@ def _file(facts: Mapping[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _option(side: Side, *names: str) -> Any:
-    """The first of the options that the strategy has, as it was set."""
-    if side.strategy == "none":
-        return "-"
-    options = attrs.asdict(plugins.registry().get(side.strategy).Options(**side.options))
-    return next((options[name] for name in names if name in options), "-")
+def _mtp_mode(members: Sequence[StrategySpec]) -> str:
+    drafts = [member.draft_path for member in members if member.name == "mtp"]
+    return "not used" if not drafts else "built-in" if drafts[0] is None else "external"
+
+
+def _option(members: Sequence[StrategySpec], *names: str) -> Any:
+    """What the strategies have for the first of these options that they have, as it was set."""
+    for name in names:
+        for member in members:
+            if hasattr(member.options, name):
+                return getattr(member.options, name)
+    return "-"
 
 
 def _measured(results: Results, rows: list[Row]) -> dict[str, Any]:

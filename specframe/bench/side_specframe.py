@@ -38,6 +38,7 @@ def request(job: Job, **options: Any) -> dict[str, Any]:
         "seed": settings.seed,
         "parse_special": True,
         "reuse_prefix": False,
+        **({} if job.side.draft_length is None else {"draft_length": job.side.draft_length}),
         **options,
     }
 

@@ -12,9 +12,10 @@ from typing import Any
 import attrs
 
 from specframe import plugins
-from specframe.core.combination import Kind
 from specframe.core.errors import ConfigError
-from specframe.llm.choosing import StrategyChooser
+from specframe.core.strategy import StrategySpec
+from specframe.llm.choosing import Combined, StrategyChooser
+from specframe.llm.choosing import parse as parse_strategy
 
 SERVER = "server"
 OURS = "specframe"
@@ -35,9 +36,6 @@ SERVER_TYPES: Mapping[str, Sequence[str]] = {
 }
 
 
-_NAMED = re.compile(r"(?P<name>[^\s()=,]+)(?:\((?P<options>.*)\))?")
-
-
 @attrs.frozen(kw_only=True)
 class Side:
     """One way of generating."""
@@ -48,18 +46,22 @@ class Side:
     options: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     draft: str | None = None
     """Draft file."""
+    draft_length: int | str | None = None
+    """Tokens to draft, whatever they cost, ``"off"`` or ``"auto"``; None: what the strategy is used with."""
     fixed: bool = attrs.field(default=False, eq=False)
     """Written with parentheses and nothing in them: its defaults, which no grid varies."""
     from_grid: bool = False
     """One setting of many; of these the best is of interest."""
 
     @classmethod
-    def parse(cls, text: str, draft: Path | None = None) -> Side:
-        """Read ``plain``, ``NAME(key=value,...)``, ``server`` or ``server:TYPE(key=value,...)``.
+    def parse(cls, text: str, draft: Path | None = None, model: Path | None = None) -> Side:
+        """Read ``plain``, a strategy or a combination as ``--strategy`` takes it, ``server`` or ``server:TYPE(...)``.
 
         Args:
-            text: as above; NAME is a strategy, TYPE one of :data:`SERVER_TYPES`.
+            text: as above; TYPE is one of :data:`SERVER_TYPES`, with options as strategies have them. ``@`` and a
+                number behind a strategy is its draft length.
             draft: draft file, taken by those that use one.
+            model: the target's file, which ``auto`` looks at.
 
         Raises:
             ConfigError: There is no such strategy or type, or an option is wrong.
@@ -67,46 +69,49 @@ class Side:
         text = text.strip()
         if text == SERVER or text.startswith(f"{SERVER}:"):
             return cls._server(text.partition(":")[2], draft)
-        if _chooses_itself(text):
-            return cls(strategy=text, draft=str(draft) if draft else None, fixed=True).checked()
-        name, options = _split(text)
-        if name == "plain":
-            name = "none"
-        uses_draft = name != "none" and plugins.registry().get(name).uses_draft_file
-        side = cls(
-            strategy=name,
-            options=options,
-            draft=str(draft) if draft and uses_draft else None,
-            fixed=text.endswith("()"),
-        )
-        return side.checked()
+        text, at, length = text.partition("@")
+        given = parse_strategy(text)
+        if isinstance(given, Combined):
+            side = cls(strategy=re.sub(r"\s", "", text))
+        else:
+            name = "none" if given.name == "plain" else given.name
+            side = cls(strategy=name, options=given.options, fixed=text.endswith("()"))
+        if at:
+            side = attrs.evolve(side, draft_length=_length(length, side))
+        if draft is not None and any(spec.draft_path is not None for spec in side.members(draft, model)):
+            side = attrs.evolve(side, draft=str(draft))
+        return side.checked(model)
 
     @classmethod
     def _server(cls, text: str, draft: Path | None) -> Side:
-        name, options = _split(text or "none")
-        known: tuple[str, ...] = ()
-        if name in {"none", "plain"}:
-            name = "none"
-        elif name in SERVER_TYPES:
-            known = tuple(SERVER_TYPES[name])
-        else:
+        given = parse_strategy(text or "none")
+        if isinstance(given, Combined):
+            raise ConfigError(f"the server has no combinations: {text!r}; there are {', '.join(SERVER_TYPES)}")
+        name = "none" if given.name == "plain" else given.name
+        if name != "none" and name not in SERVER_TYPES:
             raise ConfigError(f"the server does not know {name!r}; there are {', '.join(SERVER_TYPES)}")
-        for key in options:
+        known = SERVER_TYPES.get(name, ())
+        for key in given.options:
             if key not in known:
                 raise ConfigError(f"server:{name} has no option {key!r}; there are {', '.join(known) or 'none'}")
-        uses_draft = name.startswith("draft-")
         return cls(
             engine=SERVER,
             strategy=name,
-            options=options,
-            draft=str(draft) if draft and uses_draft else None,
+            options=given.options,
+            draft=str(draft) if draft and name.startswith("draft-") else None,
             fixed=text.endswith("()"),
         )
 
-    def checked(self) -> Side:
+    def members(self, draft: Path | None, model: Path | None) -> tuple[StrategySpec, ...]:
+        """The strategies of ours it is made of. Raises ConfigError when one does not take its options."""
+        if self.engine == SERVER or (self.strategy == "auto" and model is None):
+            return ()
+        spec = StrategyChooser(self.strategy, self.options, draft, model).default
+        return () if spec is None else spec.members
+
+    def checked(self, model: Path | None = None) -> Side:
         """Itself. Raises ConfigError when a strategy of ours does not take its options."""
-        if self.engine == OURS and self.strategy != "auto":  # which looks at the model, later
-            StrategyChooser(self.strategy, self.options, None if self.draft is None else Path(self.draft))
+        self.members(None if self.draft is None else Path(self.draft), model)
         return self
 
     @property
@@ -121,7 +126,8 @@ class Side:
     def label(self) -> str:
         """As :meth:`parse` reads it."""
         options = ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
-        return f"{self.family}({options})" if options else self.family
+        length = "" if self.draft_length is None else f"@{self.draft_length}"
+        return f"{self.family}{f'({options})' if options else ''}{length}"
 
     @property
     def is_plain(self) -> bool:
@@ -131,29 +137,24 @@ class Side:
     @property
     def option_names(self) -> tuple[str, ...]:
         """Options it can be given."""
-        if self.strategy == "none" or (self.engine == OURS and _chooses_itself(self.strategy)):
+        if self.strategy == "none":
             return ()
         if self.engine == SERVER:
             return tuple(SERVER_TYPES[self.strategy])
-        fields = attrs.fields(plugins.registry().get(self.strategy).Options)
-        return tuple(field.alias or field.name for field in fields if field.init)
-
-
-def _chooses_itself(text: str) -> bool:
-    """Whether it is no single strategy, and its options are not for a grid."""
-    return text == "auto" or text.startswith(tuple(f"{kind.value}(" for kind in Kind))
+        names = ["draft_length"] if self.draft_length is None else []
+        info = next((info for info in plugins.registry().strategies() if info.name == self.strategy), None)
+        return (*names, *(option.name for option in info.options)) if info else tuple(names)
 
 
 PLAIN = Side()
 
 
-def _split(text: str) -> tuple[str, dict[str, Any]]:
-    """``name(key=value,...)``, the parentheses only where there are options. Raises ConfigError."""
-    found = _NAMED.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"{text!r} names no side: write NAME or NAME(key=value,...)")
-    options = found["options"]
-    return found["name"], plugins.parse_options(options.split(",")) if options else {}
+def _length(text: str, side: Side) -> int | str:
+    if side.strategy == "none":
+        raise ConfigError("plain decoding has no draft length")
+    if text.isdigit() or text in {"auto", "off"}:
+        return int(text) if text.isdigit() else text
+    raise ConfigError(f"the draft length of {side.label} is a whole number, auto or off, not {text!r}")
 
 
 def parse_values(text: str) -> tuple[Any, ...]:
@@ -183,7 +184,9 @@ def expand(sides: Iterable[Side], grid: Mapping[str, Sequence[Any]]) -> list[Sid
         used.update(axes)
         for values in itertools.product(*(grid[key] for key in axes)):
             options = {**side.options, **dict(zip(axes, values, strict=True))}
-            found.append(attrs.evolve(side, options=options, from_grid=bool(axes) or side.from_grid).checked())
+            length = options.pop("draft_length", side.draft_length)
+            varied = attrs.evolve(side, options=options, draft_length=length, from_grid=bool(axes) or side.from_grid)
+            found.append(varied.checked())
     if unused := [key for key in grid if key not in used]:
         raise ConfigError(f"no side has the option {unused[0]!r} left open: {', '.join(side.label for side in sides)}")
     labels = dict[str, Side]()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specframe.bench.sides import Side
     from specframe.bench.workloads import Workload
 
-_DEFAULT_SIDES = ("plain", "ngram-k", "ngram-k4v", "server", "server:ngram-map-k")
+_DEFAULT_SIDES = ("plain", "auto", "server", "server:ngram-map-k")
 _QUICK_TOKENS = 48
 
 _RUN, _MODEL = "Run", "Model"
@@ -200,7 +200,7 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
     *,
     side: Annotated[
         list[str] | None,
-        typer.Option("--side", "-s", metavar="SIDE", help="plain, NAME(key=value,...), server:TYPE(...); repeat."),
+        typer.Option("--side", "-s", metavar="SIDE", help="plain, a strategy, or server:TYPE(...); repeat."),
     ] = None,
     ngram_n: Annotated[str | None, _axis("--ngram-n", "n")] = None,
     ngram_m: Annotated[str | None, _axis("--ngram-m", "m")] = None,
@@ -233,9 +233,10 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
     from specframe.bench.workloads import BUILT_IN  # noqa: PLC0415
 
     axes = {"n": ngram_n, "m": ngram_m, "n_max": n_max, "p_min": p_min}
-    sides = _sides(side or list(_DEFAULT_SIDES), measuring.draft)
+    settings = measuring.settings()
+    sides = _sides(side or list(_DEFAULT_SIDES), measuring.draft, Path(settings.model))
     task = program.Task(
-        settings=measuring.settings(),
+        settings=settings,
         sides=tuple(expand(sides, _grid(axes, grid or []))),
         workloads=tuple(measuring.texts(BUILT_IN)),
         parts=program.PARTS if parts == "all" else tuple(_listed(parts)),
@@ -259,11 +260,11 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
         raise typer.Exit(EXIT_FAILED)
 
 
-def _sides(texts: list[str], draft: Path | None) -> list[Side]:
+def _sides(texts: list[str], draft: Path | None, model: Path) -> list[Side]:
     """Plain decoding first, asked for or not: everything is held against it. Raises ConfigError."""
     from specframe.bench.sides import PLAIN, Side  # noqa: PLC0415 -- loads plugins; not needed for --help
 
-    sides = [PLAIN, *(Side.parse(text, draft) for text in texts)]
+    sides = [PLAIN, *(Side.parse(text, draft, model) for text in texts)]
     if draft is not None and all(side.draft is None for side in sides):
         raise ConfigError(f"no side uses a draft file, but {str(draft)!r} was given")
     return sides
@@ -319,7 +320,7 @@ def _show(title: str, headings: tuple[str, ...], rows: tuple[tuple[str, ...], ..
 def report(
     measuring: MeasureFlags,
     *,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", metavar="SIDE", help="NAME, or NAME(key=value,...)")],
+    strategy: Annotated[str, typer.Option("--strategy", "-s", metavar="NAME", help="Draft strategy or combination.")],
     observations: Annotated[str, typer.Option("--observations", metavar="TEXT", help="What you noticed.")] = "",
     as_json: JsonFlag = False,
 ) -> None:
@@ -331,7 +332,7 @@ def report(
     from specframe.compatibility import describe  # noqa: PLC0415
 
     settings = measuring.settings()
-    sides = _sides([strategy], measuring.draft)
+    sides = _sides([strategy], measuring.draft, Path(settings.model))
     chosen = sides[-1]
     if chosen.is_plain or chosen.engine != sides[0].engine:
         raise ConfigError(
@@ -348,6 +349,7 @@ def report(
     fields = feedback.form(
         found,
         chosen,
+        members=chosen.members(measuring.draft, Path(settings.model)),
         runtime=runtime_facts(load_library(settings.library)),
         target=describe(Path(settings.model)),
         draft=None if chosen.draft is None else describe(Path(chosen.draft)),

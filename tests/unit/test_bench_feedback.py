@@ -95,8 +95,15 @@ def filled(
     results = Results(
         settings=made.SETTINGS, repeat=2, comparison=gather(cases, lambda _: [0.125] * 9), load_before=0.0
     )
+    members = side.members(draft, None)
     return feedback.form(
-        results, side, runtime=runtime(*devices), target=TARGET, draft=DRAFT if draft else None, observations="hm"
+        results,
+        side,
+        members=members,
+        runtime=runtime(*devices),
+        target=TARGET,
+        draft=DRAFT if draft else None,
+        observations="hm",
     )
 
 
@@ -137,6 +144,11 @@ def test_an_external_draft_is_named(tmp_path: Path) -> None:
     assert (fields["draft_n_max"], fields["draft_p_min"]) == (5, 0.5)
     assert filled("mtp")["MTP mode"] == "built-in"
     assert filled("ngram-k")["MTP mode"] == "not used"
+
+
+def test_a_combination_is_described_by_what_it_is_made_of() -> None:
+    fields = filled("first-of(ngram-k(m=16),mtp(n_max=5))")
+    assert (fields["MTP mode"], fields["draft_n_max"], fields["draft_p_min"]) == ("built-in", 5, 0.0)
 
 
 def test_devices_are_named() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,6 @@ def test_labels_are_read_back(label: str) -> None:
     assert Side.parse(label).family == label.partition("(")[0]
 
 
-@pytest.mark.parametrize("label", ["auto", "first-of(ngram-k(n=8),ngram-k4v)", "extend(mtp,ngram-k(n=3))"])
-def test_a_choice_and_a_combination_are_sides_that_no_grid_varies(label: str) -> None:
-    side = Side.parse(label)
-    assert (side.label, side.family, side.strategy, side.option_names) == (label, label, label, ())
-    with pytest.raises(ConfigError, match="'mtp' cannot continue"):
-        Side.parse("extend(ngram-k,mtp)")
-
-
 def test_options_have_the_types_of_json() -> None:
     side = Side.parse("server:draft-mtp(n-max=3,p_min=0.25,backend_sampling=false)")
     assert side.options == {"n_max": 3, "p_min": 0.25, "backend_sampling": False}
@@ -47,11 +40,12 @@ def test_the_server_can_be_plain(label: str) -> None:
         ("ngram-k(size=3)", "size"),
         ("ngram-k(n=0)", "n"),
         ("ngram-k(n)", "name=value"),
-        ("ngram-k(n=3", "names no side"),
-        ("ngram-k:n=3", "ngram-k:n=3"),
-        ("", "names no side"),
+        ("ngram-k(n=3", "closing parenthesis"),
+        ("ngram-k:n=3", "ngram-k:n"),
+        ("", "the name of a strategy"),
         ("plain(n=3)", "no strategy"),
         ("server:mtp", "there are ngram-simple"),
+        ("server:first-of(ngram-map-k,ngram-simple)", "no combinations"),
         ("server:ngram-map-k(n_max=3)", "there are n, m, min_hits"),
         ("server:plain(n=3)", "there are none"),
     ],
@@ -88,6 +82,44 @@ def test_values_of_an_axis(text: str, values: tuple[Any, ...]) -> None:
 def test_what_is_no_list_of_values_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no list of values"):
         parse_values(text)
+
+
+@pytest.mark.parametrize("label", ["auto", "first-of(ngram-k(n=8),ngram-k4v)", "extend(mtp,ngram-k(n=3))"])
+def test_of_a_choice_and_a_combination_only_the_draft_length_varies(label: str) -> None:
+    side = Side.parse(label)
+    assert (side.label, side.family, side.strategy, side.option_names) == (label, label, label, ("draft_length",))
+    with pytest.raises(ConfigError, match="'mtp' cannot continue"):
+        Side.parse("extend(ngram-k,mtp)")
+
+
+def test_blanks_in_a_combination_make_no_other_side() -> None:
+    assert Side.parse("first-of( ngram-k , mtp )").label == "first-of(ngram-k,mtp)"
+
+
+def test_auto_looks_at_the_model(zoo: Callable[[str], Path]) -> None:
+    side = Side.parse("auto", model=zoo("qwen35-mtp"))
+    assert {spec.name for spec in side.members(None, zoo("qwen35-mtp"))} == {"ngram-k", "mtp"}
+    assert side.members(None, None) == ()
+
+
+@pytest.mark.parametrize(("text", "length"), [("mtp(n_max=8)@3", 3), ("auto@off", "off"), ("ngram-k@auto", "auto")])
+def test_a_side_can_have_a_draft_length(text: str, length: int | str) -> None:
+    side = Side.parse(text)
+    assert (side.label, side.draft_length) == (text, length)
+    assert "draft_length" not in side.option_names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("plain@3", "no draft length"), ("mtp@x", "a whole number, auto or off")]
+)
+def test_another_draft_length_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Side.parse(text)
+
+
+def test_draft_lengths_are_an_axis() -> None:
+    found = expand([PLAIN, Side.parse("auto"), Side.parse("mtp@5")], {"draft_length": (1, 2)})
+    assert [side.label for side in found] == ["plain", "auto@1", "auto@2", "mtp@5"]
 
 
 def test_a_grid_expands_over_the_sides_that_have_its_options() -> None:
