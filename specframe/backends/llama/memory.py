@@ -233,6 +233,11 @@ class Memory:
         self._cut(seq, n_past)
         self._outdate(seq, n_past)
 
+    def vacate(self, seq: int) -> None:
+        """Give back the cells of ``seq``, which :meth:`unpack` brings back; checkpoints stay valid."""
+        self.n_past(seq)
+        self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+
     def pack(self, seq: int) -> npt.NDArray[np.uint8]:
         """Everything ``seq`` holds. Raises BackendError when llama.cpp does not write it."""
         self.n_past(seq)

@@ -128,11 +128,17 @@ def _check_model(model: Model, target: Model) -> None:
 
 @contextlib.contextmanager
 def _kept_memory(target: Context) -> Iterator[None]:
-    """Keep what ``target`` holds: llama.cpp empties a memory when another context that will share it is made."""
+    """Keep what ``target`` holds: llama.cpp empties a memory when another context that will share it is made.
+
+    It does not notice that it may begin at the first cell again, and attention rounds differently when the cells of a
+    sequence are in another order: so each sequence is taken out before.
+    """
     memory = target.memory
     held = [(seq, n_past) for seq in range(target.n_seq) if (n_past := memory.n_past(seq))]
     packed = [memory.pack(seq) for seq, _ in held]
     try:
+        for seq, _ in held:
+            memory.vacate(seq)
         yield
     finally:
         for (seq, n_past), state in zip(held, packed, strict=True):
