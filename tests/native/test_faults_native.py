@@ -19,6 +19,7 @@ from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.engine import Engine
 from specframe.core.generation import Generation
+from specframe.core.ports import Rollback
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
@@ -228,6 +229,7 @@ def strike(found: Bench, places: Iterable[tuple[str, int]]) -> set[str]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_calls_fail(bench: Callable[[Case], Bench], case: Case) -> None:
     found = bench(case)
+    assert found.restores or found.target.info.rollback is not Rollback.SNAPSHOT
     struck = strike(found, [("refuses", 3), ("raises", 5), ("interrupted", 2)])
     expected = {"llama_process", "llama_get_logits", "llama_memory_seq_pos_max", "llama_memory_seq_rm"}
     if case.heads:
@@ -247,7 +249,7 @@ def test_native_calls_fail_at_every_place(bench: Callable[[Case], Bench], case: 
 def test_hooks_of_heads_fail(bench: Callable[[Case], Bench], case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     found = bench(case)
     for hook, error, at in itertools.product(HOOKS, (RuntimeError, KeyboardInterrupt), (1, 4)):
-        assert found.wanted[0].strategy is not None
+        assert isinstance(found.wanted[0].strategy, StrategySpec)
         strategy = strategy_of(found.engine, found.wanted[0].strategy)
         original, calls = getattr(strategy, hook), itertools.count(1)
 

@@ -17,10 +17,9 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
-from specframe.testing import AsBatch, Crash, Noisy, Output
+from specframe.testing import AsBatch, Crash, Output
 from specframe.testing.drafters import CrashPlace
 from tests.support.exact import (
-    MEMORIES,
     ExactZoo,
     Memory,
     WatchedTarget,
@@ -31,7 +30,6 @@ from tests.support.exact import (
     watched,
 )
 from tests.support.lossless import drafted, oracle
-from tests.support.resident import resident_bytes
 
 PROMPT = tuple(b"the cat the cat the ")
 OTHER = tuple(b"a bad dog had ")
@@ -190,39 +188,6 @@ def test_an_interrupt_inside_a_strategy(exact_zoo: ExactZoo, memory: Memory, pla
             generation.result()
         expected.check_equals(Output.of(generation.result()), "the resumed request")
         check_next_requests(exact_zoo, memory, engine, target, oracle(right, 5))
-
-
-# -- over and over ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "memory", [MEMORIES[name] for name in ("dense", "window-snapshot", "hybrid-bounded")], ids=lambda m: m.model
-)
-def test_memory_reaches_a_plateau(exact_zoo: ExactZoo, memory: Memory) -> None:
-    """Over 200 requests, a third of them cancelled and a fifth of them interrupted."""
-    right = right_tape(exact_zoo(memory.model), REQUEST, **memory.options)
-    with (
-        watched(exact_zoo(memory.model), n_seq=2, **memory.options) as target,
-        Engine(target, scheduler=Unlimited) as engine,
-    ):
-        sizes = []
-        for i in range(200):
-            spec = StrategySpec.of(Noisy, {"tape": right, "seed": i})
-            if i % 5 == 4:
-                target.after_decode = once(KeyboardInterrupt(), at=3)
-                with engine.submit(drafted(REQUEST, spec)) as generation, pytest.raises(KeyboardInterrupt):
-                    generation.result()
-            elif i % 3 == 2:
-                with engine.submit(drafted(REQUEST, spec)) as generation:
-                    next(generation)
-                    next(generation)
-            else:
-                engine.submit(drafted(REQUEST, spec)).result()
-            target.after_decode = None
-            target.forget()
-            sizes.append(resident_bytes() // 1024)
-    # One checkpoint of the smallest model here has 2 KiB, one context 500.
-    assert sizes[-1] - sizes[79] < 120 * 2
 
 
 # -- the end of the process -------------------------------------------------------------------------------------------

@@ -86,7 +86,8 @@ def exact_file(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 @pytest.fixture(scope="module")
 def pairs(zoo: Zoo, exact_file: Callable[[str], Path]) -> Callable[[str], list[Pair]]:
     """``pairs(target)``: what ``specframe check`` says works with it."""
-    drafts = [path for name in NAMES if not _is_target(path := zoo(name))]
+    # Any target could draft as well; one that is small will do.
+    drafts = [path for name in NAMES if not _is_target(path := zoo(name)) or name == "draft-simple"]
 
     def suiting(target: str) -> list[Pair]:
         found = []
