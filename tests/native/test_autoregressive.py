@@ -214,6 +214,16 @@ def test_a_state_of_another_model_is_refused(zoo: Zoo, case: Case) -> None:
         assert strategy._held[0].usable
 
 
+@pytest.mark.parametrize("case", [EAGLES[1], PLAIN[0]], ids=str)
+def test_targets_that_evaluate_one_token_at_a_time(zoo: Zoo, case: Case) -> None:
+    draft = path_of(zoo, case.draft)
+    with engine(zoo(case.target), draft, n_batch=2, n_ubatch=1) as (running, _):
+        plain = running.submit(request(PROMPTS[0], n=40)).result()
+        done = running.submit(request(PROMPTS[0], spec(draft, case.cls, n_max=4), n=40)).result()
+        assert done.tokens == plain.tokens
+        assert done.stats.accepted > 0
+
+
 @pytest.mark.parametrize("n_keep", [0, 4])
 @pytest.mark.parametrize("case", [CASES[5], EAGLES[0], EAGLES[4], PLAIN[0]], ids=str)
 def test_a_shifted_context_is_followed(zoo: Zoo, case: Case, n_keep: int) -> None:

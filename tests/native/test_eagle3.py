@@ -25,6 +25,7 @@ from specframe.testing.zoo.world import linear, side_by_side
 from tests.support.acceptance import ERRORS, expected
 from tests.support.llama import Zoo
 from tests.support.mtp import PROMPTS, RecordingEagle3, engine, request, spec, strategy_of
+from tests.support.resident import resident_bytes
 
 #: Targets of each kind; drafts of the zoo share their vocabulary's tokens, not always its pre-tokenizer.
 WORLDS = {"llama": World(), "gemma4": World(), "qwen35": World(vocabulary=Vocabulary.byte_level(pre="qwen35"))}
@@ -232,8 +233,12 @@ def test_joined_and_single_tokens_say_the_same(zoo: Zoo) -> None:
             context.use_head(1)
 
 
-def test_another_kind_of_model_is_refused(zoo: Zoo) -> None:
+def test_another_kind_of_model_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a llama model, no EAGLE-3 draft"), contexts(zoo, zoo("draft-simple"), {}):
+        pass
+    other = drafts.eagle3(tmp_path / "other.gguf", target_width=96)
+    corrupt.edit(other, other, tensors={"fc.weight": np.zeros((64, 3 * 96))})
+    with pytest.raises(ConfigError, match=r"reads features of 96 values, but .* has 64"), contexts(zoo, other, {}):
         pass
     with pytest.raises(ConfigError, match="name it with draft="), specframe.load(zoo("llama"), strategy="eagle3"):
         pass
@@ -246,3 +251,19 @@ def test_memory_formats_and_threads(zoo: Zoo, kind: str) -> None:
         for options in ({}, {"type_k": kind, "type_v": kind, "threads": 2, "n_ctx": 200, "n_batch": 16})
     )
     assert abs(rate(plain) - rate(formatted)) < 0.05
+
+
+def test_a_repeated_request_reaches_a_memory_plateau(zoo: Zoo) -> None:
+    sizes = []
+    with engine(zoo("llama"), zoo("eagle3"), n_ctx=128) as (running, _):
+        wanted = spec(zoo("eagle3"), Eagle3, n_max=3, p_min=0.5)
+        for i in range(200):
+            generation = running.submit(request([1, 2, 3 + i % 7], wanted, n=12))
+            if i % 3:
+                generation.result()
+            else:
+                next(generation)
+                generation.close()
+            if i in {100, 199}:
+                sizes.append(resident_bytes())
+    assert sizes[1] - sizes[0] < 2**20

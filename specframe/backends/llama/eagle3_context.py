@@ -71,12 +71,18 @@ class Eagle3Context(AutoregressiveContext):
         if model.gguf.arch != "eagle3":
             raise ConfigError(f"{model.path.name} is a {model.gguf.arch} model, no EAGLE-3 draft")
         self.layers = target_layers(model.gguf)
-        self.n_features = len(self.layers) * target.model.facts.n_embd
+        width = target.model.facts.n_embd
+        if (wanted := model.gguf.integer("{arch}.target_hidden_size")) != width:
+            raise ConfigError(
+                f"{model.path.name} reads features of {wanted} values, but {target.model.path.name} has {width}; "
+                "take the draft that was made for this target"
+            )
+        self.n_features = len(self.layers) * width
         options = draft_options(
             target,
             n_ctx=n_ctx,
-            n_batch=max(n_batch or target.n_batch, n_joined * target.n_seq),
-            n_ubatch=min(target.n_ubatch, MAX_UBATCH),
+            n_batch=max(n_batch or target.n_batch, max(n_joined, 2) * target.n_seq),
+            n_ubatch=max(2, min(target.n_ubatch, MAX_UBATCH)),
             n_outputs_max=n_joined * target.n_seq,
             type_k=type_k,
             type_v=type_v,

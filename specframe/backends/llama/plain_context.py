@@ -49,16 +49,18 @@ class PlainContext(AutoregressiveContext):
             probabilities: :meth:`choices` tells them.
 
         Raises:
-            ConfigError: memory of the model cannot be cut, or an option cannot work.
+            ConfigError: the model cannot write on by itself, or its memory cannot be cut, or an option cannot work.
             BackendError: llama.cpp could not create the context; the message quotes its reason.
         """
+        if not model.facts.has_decoder or model.facts.has_encoder:
+            raise ConfigError(f"{model.path.name} is an encoder, or has one; it cannot write on by itself")
         if rollback_kind(model.facts, n_rs_seq=0, swa_full=True) is not Rollback.TRUNCATE:
             raise ConfigError(f"{model.path.name}: {RECURRENT}")
         options = draft_options(
             target,
             n_ctx=n_ctx,
-            n_batch=n_batch or target.n_batch,
-            n_ubatch=target.n_ubatch,
+            n_batch=max(n_batch or target.n_batch, 2 * target.n_seq),
+            n_ubatch=max(target.n_ubatch, 2),
             n_outputs_max=target.n_seq,
             type_k=type_k,
             type_v=type_v,
