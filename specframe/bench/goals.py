@@ -14,6 +14,7 @@ from specframe.bench.orchestration import Cost
 from specframe.bench.sides import OURS, SERVER
 from specframe.bench.statistics import Summary, geometric_mean
 from specframe.bench.workloads import REUSE
+from specframe.bench.wrong import AlwaysWrong
 
 #: Strategies of ours, and what the server calls the same.
 PEERS: Mapping[str, str] = MappingProxyType(
@@ -33,6 +34,7 @@ PEERS: Mapping[str, str] = MappingProxyType(
 PLAIN_RATIO = 0.98
 PEER_RATIO = 1.00
 AUTO_OVER_PLAIN = 0.98
+WRONG_OVER_PLAIN = 0.97
 AUTO_OVER_PLAIN_WITH_REUSE = 1.15
 AUTO_OVER_DEFAULT_WITH_REUSE = 1.25
 AUTO_OVER_BEST = 0.97
@@ -67,6 +69,10 @@ def of_comparison(comparison: Comparison) -> list[Goal]:
     """Speed against the server at equal settings, ``auto`` against everything, and the same text as plain decoding."""
     goals = [goal for row in comparison.rows for goal in _against_peer(comparison, row)]
     goals += _of_auto(comparison)
+    for row in comparison.rows:
+        if row.side.strategy == AlwaysWrong.name and row.speed_up is not None:
+            what = f"{row.side.label} on {row.workload}, x plain"
+            goals.append(Goal(what, row.speed_up.median, WRONG_OVER_PLAIN, at_least=True))
     ours = [row for row in comparison.rows if row.side.engine == OURS and not row.side.is_plain and row.plain]
     if ours:
         faults = sum(_is_fault(row) for row in ours)

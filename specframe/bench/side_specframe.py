@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,7 +15,8 @@ from specframe.bench.settings import Job, Measurement
 
 def load(job: Job) -> specframe.LLM:
     """The model with the strategy of ``job``."""
-    settings, side = job.settings, job.side
+    settings = job.settings
+    side = job.side.checked(Path(settings.model))  # in this process too, as it may make a strategy known
     return specframe.load(
         settings.model,
         library=settings.library,

@@ -12,6 +12,8 @@ from typing import Any
 import attrs
 
 from specframe import plugins
+from specframe.bench import wrong
+from specframe.bench.wrong import AlwaysWrong
 from specframe.core.errors import ConfigError
 from specframe.core.strategy import StrategySpec
 from specframe.llm.choosing import Combined, StrategyChooser
@@ -104,6 +106,8 @@ class Side:
 
     def members(self, draft: Path | None, model: Path | None) -> tuple[StrategySpec, ...]:
         """The strategies of ours it is made of. Raises ConfigError when one does not take its options."""
+        if AlwaysWrong.name in self.strategy:
+            wrong.register()
         if self.engine == SERVER or (self.strategy == "auto" and model is None):
             return ()
         spec = StrategyChooser(self.strategy, self.options, draft, model).default

@@ -18,6 +18,7 @@ from specframe.bench.statistics import Summary
 from specframe.core.stats import PHASES
 
 _MB = 1e6
+_LENGTHS = 8
 
 
 @attrs.frozen
@@ -144,17 +145,29 @@ def _speed(comparison: Comparison) -> Table:
 def _acceptance(comparison: Comparison) -> Table:
     rows = []
     for row in comparison.rows:
+        stats = row.first.stats
         if not row.first.drafted:
             continue
         positions = " ".join(f"{share:.2f}" for share in row.acceptance_by_position[:8])
-        rolled = ", ".join(f"{n} {means}" for means, n in row.first.stats.get("rollbacks", {}).items())
+        lengths = sorted((int(n), steps) for n, steps in stats.get("scheduler", {}).get("lengths", {}).items())
+        chosen = " ".join(f"{n}:{steps}" for n, steps in lengths[:_LENGTHS])
+        rolled = ", ".join(f"{n} {means}" for means, n in stats.get("rollbacks", {}).items())
         rows.append(
             (
                 row.workload, row.side.label, f"{row.first.accepted}/{row.first.drafted}", _number(row.acceptance),
-                _number(row.mean_accepted_length), positions, rolled,
+                _number(row.mean_accepted_length), positions, chosen, rolled,
             )
         )  # fmt: skip
-    headings = ("text", "side", "accepted/drafted", "rate", "tokens per draft", "by position", "rollbacks")
+    headings = (
+        "text",
+        "side",
+        "accepted/drafted",
+        "rate",
+        "tokens per draft",
+        "by position",
+        "steps by draft length",
+        "rollbacks",
+    )
     return Table("Acceptance", headings, tuple(rows))
 
 

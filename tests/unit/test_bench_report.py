@@ -135,6 +135,11 @@ def test_auto_is_held_against_plain_the_default_and_the_best_of_the_server() -> 
     }
 
 
+def test_being_wrong_must_cost_next_to_nothing() -> None:
+    comparison = compared(made.case("plain", 100), made.case("always-wrong", 96))
+    assert next((g.value, g.bound, g.met) for g in goals.of_comparison(comparison)) == (0.96, 0.97, False)
+
+
 def test_only_cases_with_a_goal_have_one() -> None:
     measured = [cost(20.0), cost(500.0, Case(name="long", draft=48))]
     assert [(g.value, g.bound) for g in goals.of_orchestration("tiny", measured)] == [(20.0, 25.0)]
@@ -215,6 +220,12 @@ def test_markdown_shows_each_part_once() -> None:
     assert "| prose | ngram-k(n=8) | 130.0 | 1.313 | 7.0 | 100 | 7 | same |" in text
     assert "- something was left out" in text
     assert "Other jobs" not in text
+
+
+def test_chosen_lengths_are_shown_in_their_order() -> None:
+    stats = {**made.STATS, "scheduler": {"lengths": {"10": 2, "3": 5, "0": 7}}}
+    text = tables.markdown(found(comparison=compared(made.case("ngram-k", stats=stats))))
+    assert "| 0:7 3:5 10:2 | 1 truncate |" in text
 
 
 def test_markdown_tables_are_rectangular() -> None:

@@ -10,7 +10,12 @@ import pytest
 from specframe.bench import sides
 from specframe.bench.settings import Job
 from specframe.bench.sides import PLAIN, Side, expand, parse_values
+from specframe.bench.wrong import AlwaysWrong
 from specframe.core.errors import ConfigError
+from specframe.core.history import History
+from specframe.core.ports import TargetInfo
+from specframe.core.strategy import DraftRequest, StrategyContext
+from specframe.testing.vocabulary import ScriptedVocab
 from tests.support.bench import SETTINGS
 
 
@@ -100,6 +105,18 @@ def test_auto_looks_at_the_model(zoo: Callable[[str], Path]) -> None:
     side = Side.parse("auto", model=zoo("qwen35-mtp"))
     assert {spec.name for spec in side.members(None, zoo("qwen35-mtp"))} == {"ngram-k", "mtp"}
     assert side.members(None, None) == ()
+
+
+def test_being_wrong_can_be_measured() -> None:
+    strategy = AlwaysWrong(
+        Side.parse("always-wrong(length=3)").members(None, None)[0].options,
+        StrategyContext(target=TargetInfo(n_vocab=50, n_ctx=64, n_batch=8, n_seq=1), vocab=ScriptedVocab([])),
+    )
+    drafts = [strategy.draft(DraftRequest(0, History.view([1]), budget)) for budget in (8, 2)]
+    assert [len(draft) for draft in drafts] == [3, 2]
+    assert all(0 <= token < 50 for draft in drafts for token in draft)
+    with pytest.raises(ConfigError, match="length"):
+        Side.parse("always-wrong(length=0)")
 
 
 @pytest.mark.parametrize(("text", "length"), [("mtp(n_max=8)@3", 3), ("auto@off", "off"), ("ngram-k@auto", "auto")])
