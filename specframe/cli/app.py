@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specframe.cli import benching, chatting, diagnosing, generating, inspecting, pulling, runtimes
+from specframe.cli import auditing, benching, chatting, diagnosing, generating, inspecting, pulling, runtimes
 
 app = typer.Typer(
     name="specframe",
@@ -36,5 +36,5 @@ def _specframe(
     pass
 
 
-for _part in (generating, chatting, inspecting, diagnosing, pulling, runtimes, benching):
+for _part in (generating, chatting, inspecting, diagnosing, pulling, runtimes, benching, auditing):
     _part.register(app)

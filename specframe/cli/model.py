@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import attrs
 import typer
@@ -140,6 +140,17 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         typer.Option("--flash-attn/--no-flash-attn", help="Off: drafting may change the text.", rich_help_panel=_MODEL),
     ),
     (
+        "numerics",
+        str,
+        "fast",
+        typer.Option(
+            "--numerics",
+            metavar="fast|exact",
+            help="exact: make sure by measurement that drafting cannot change the text, or refuse.",
+            rich_help_panel=_MODEL,
+        ),
+    ),
+    (
         "ctx_checkpoints",
         int,
         8,
@@ -205,6 +216,7 @@ class ModelFlags:
     devices: str | None
     gpu_layers: int | None
     flash_attn: bool
+    numerics: str
     ctx_checkpoints: int
     checkpoint_interval: int
     checkpoint_mib: int
@@ -276,6 +288,7 @@ class ModelFlags:
             devices=self.devices,
             n_gpu_layers=self.gpu_layers,
             flash_attn=self.flash_attn,
+            numerics=cast("Literal['fast', 'exact']", self.numerics),  # checked there
             ctx_checkpoints=self.ctx_checkpoints,
             checkpoint_interval=self.checkpoint_interval,
             checkpoint_mib=self.checkpoint_mib,

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from specframe.chat import ChatTemplate, templates_of
 from specframe.core.combination import AnySpec
@@ -39,6 +39,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     parallel: int = 1,
     threads: int | None = None,
     flash_attn: bool = True,
+    numerics: Literal["fast", "exact"] = "fast",
     devices: str | Sequence[str] | None = None,
     n_gpu_layers: int | None = None,
     ctx_checkpoints: int = 8,
@@ -67,6 +68,9 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         parallel: Requests that run at once.
         threads: Processor threads; unset: as many as the machine has cores to use.
         flash_attn: Needed for logits that do not depend on the width of a batch; see docs/losslessness.md.
+        numerics: ``"exact"`` verifies by measurement that drafting cannot change the text with this model, library,
+            machine and settings, and refuses to load otherwise. The measurement (``specframe audit``) is kept, so only
+            the first load takes longer. ``"fast"`` takes the fastest kernels without looking.
         devices: Names of devices to offload to (``specframe doctor`` lists them), ``"none"`` for the processor only;
             unset: all there are. Draft files go there as well, unless the strategy has an option that says otherwise.
         n_gpu_layers: Layers to keep on a GPU; unset: all that a GPU build can take.
@@ -89,6 +93,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     """
     # Here, so that importing specframe loads neither cffi nor anything native.
     from specframe import catalogue, plugins  # noqa: PLC0415
+    from specframe.backends.llama.audit import open_exact  # noqa: PLC0415
     from specframe.backends.llama.gguf import inspect  # noqa: PLC0415
     from specframe.backends.llama.library import load_library  # noqa: PLC0415
     from specframe.backends.llama.model import Model  # noqa: PLC0415
@@ -109,18 +114,34 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         wanted.check_files(path)
         needed = wanted.model_options
     checkpoints = _checkpoints(ctx_checkpoints, checkpoint_interval, checkpoint_mib)
-    opened = Model(path, library=native, devices=devices, n_gpu_layers=n_gpu_layers, progress=progress, **needed)
+    context_options: dict[str, Any] = {
+        "n_batch": n_batch,
+        "n_ubatch": n_ubatch,
+        "n_seq": parallel,
+        "n_threads": threads,
+        "flash_attn": flash_attn,
+        "checkpoint_on_device": checkpoint_on_device,
+        "n_rs_seq": _rollback_depth(wanted, n_batch=min(n_batch, n_ubatch)),
+    }
+
+    def open_model(**more: Any) -> Model:
+        return Model(
+            path, library=native, devices=devices, n_gpu_layers=n_gpu_layers, progress=progress, **needed, **more
+        )
+
+    if numerics == "exact":
+        opened, exact_width = open_exact(open_model, context_options)
+    elif numerics == "fast":
+        opened, exact_width = open_model(), None
+    else:
+        msg = f"numerics must be 'fast' or 'exact', not {numerics!r}"
+        raise ConfigError(msg)
     try:
         target = LlamaTarget(
             opened,
             n_ctx=context_length(n_ctx, opened.facts.n_ctx_train),
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_seq=parallel,
-            n_threads=threads,
-            flash_attn=flash_attn,
-            checkpoint_on_device=checkpoint_on_device,
-            n_rs_seq=_rollback_depth(wanted, n_batch=min(n_batch, n_ubatch)),
+            exact_width=exact_width,
+            **context_options,
         )
         return LLM(
             target=target,

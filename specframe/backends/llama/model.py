@@ -128,6 +128,8 @@ class Model:
         params.check_tensors = check_tensors
         params.load_mtp = load_mtp
         self.load_mtp = load_mtp
+        self.use_extra_bufts = use_extra_bufts
+        self.n_gpu_layers = n_gpu_layers
         self._handle = _load(self.library, self.gguf.path, params, progress)
         try:
             self.vocab = LlamaVocab(self.library, self._handle, is_open=_is_open(self))

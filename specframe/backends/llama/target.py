@@ -28,11 +28,12 @@ class LlamaTarget(Target):
     Close it, or use it as a context manager.
     """
 
-    def __init__(self, model: Model, **options: Any) -> None:
+    def __init__(self, model: Model, *, exact_width: int | None = None, **options: Any) -> None:
         """Open a context on the model.
 
         Args:
             model: an open model.
+            exact_width: see ``TargetInfo.exact_width``; None: what the kernels are known for.
             **options: see :class:`~specframe.backends.llama.context_options.ContextOptions`.
 
         Raises:
@@ -54,7 +55,7 @@ class LlamaTarget(Target):
             rollback_depth=context.n_rs_seq if context.rollback is Rollback.BOUNDED else 0,
             checkpoint_on_device=context.checkpoint_on_device,
             n_outputs=context.n_outputs_max,
-            exact_width=TILED_ROWS - 1 if context.options.flash_attn else None,
+            exact_width=exact_width or (TILED_ROWS - 1 if context.options.flash_attn else None),
             provides=model.facts.provides,
             can_shift=context.memory.can_shift,
         )

@@ -1,0 +1,287 @@
+"""Do logits depend on how many tokens are evaluated together? Measured, for one model, library, device and settings.
+
+A verification computes the row of a token in a batch of several; plain decoding computes it alone. Whether both are the
+same to the last bit is a property of kernels, so it is looked at instead of assumed. Short and long contexts are
+looked at separately: behind some hundred tokens llama.cpp's attention takes other kernels for a single row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from specframe.backends.llama.context_options import ContextOptions
+from specframe.backends.llama.kernels import TILED_ROWS
+from specframe.backends.llama.model import Model
+from specframe.backends.llama.processor import machine_features
+from specframe.backends.llama.state import fingerprint
+from specframe.backends.llama.target import LlamaTarget
+from specframe.backends.llama.threads import default_threads
+from specframe.cache import cache_directory
+from specframe.core.errors import ConfigError
+from specframe.core.ports import BatchEntry, Logits, Rollback
+
+log = logging.getLogger("specframe.llama.audit")
+
+#: Tokens evaluated together; 1 again, to see that a repetition gives the same.
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 48, TILED_ROWS - 1)
+#: Tokens before those that are looked at.
+CONTEXTS = (32, 640)
+#: Positions that are looked at per width, at least.
+_POSITIONS = 24
+#: Counts up when the kernels are chosen in another way: what was found before says nothing any more.
+_POLICY = 1
+_TEXT = """The keeper counted 128 steps to the lamp, as he did every night, and wrote the number down beside the date.
+def deposit(self, amount):
+    if amount <= 0:
+        raise ValueError("amount must be positive")
+    self.balance += amount
+    return self.balance
+Rain came from the west at 4 o'clock; by 5 the harbour was empty, and the only light left was his own.
+{"time": "2031-05-01T09:15:00Z", "level": "ERROR", "service": "billing", "code": 503}
+"""
+
+
+@attrs.frozen(kw_only=True)
+class WidthAudit:
+    """One width behind one context, against one token at a time."""
+
+    context: int
+    """Tokens in memory before."""
+    width: int
+    """Tokens evaluated together."""
+    positions: int
+    """Rows compared."""
+    exact: bool
+    """All of them equal to the last bit."""
+    max_difference: float
+    """Largest difference of two logits."""
+    flips: int
+    """Rows with another most probable token."""
+    cost_s: float
+    """Median time of such a batch, all rows output."""
+
+
+@attrs.frozen(kw_only=True)
+class Audit:
+    """What was found."""
+
+    model: str
+    library: str
+    flash_attn: bool
+    n_threads: int
+    use_extra_bufts: bool
+    smallest_margin: float
+    """Smallest distance between the two largest logits of a row of plain decoding."""
+    rows: tuple[WidthAudit, ...]
+
+    @property
+    def exact_width(self) -> int:
+        """The largest audited width up to which every one is exact behind every context; 0: not even repeatable."""
+        exact = 0
+        for width in sorted({row.width for row in self.rows}):
+            if not all(row.exact for row in self.rows if row.width == width):
+                break
+            exact = width
+        return exact
+
+    @property
+    def max_difference(self) -> float:
+        """The largest of all."""
+        return max(row.max_difference for row in self.rows)
+
+    def explains(self, margin: float) -> bool:
+        """Whether rounding can make a verification choose another token where plain decoding has this margin.
+
+        Args:
+            margin: distance between the two largest logits of the row. Both can be off by ``max_difference``.
+        """
+        return 0 <= margin <= 2 * self.max_difference
+
+    @property
+    def recommendation(self) -> str:
+        """What to do about it, in a sentence."""
+        if self.exact_width > 1:
+            return f'numerics="exact" works here: verifications of up to {self.exact_width} tokens equal plain decoding'
+        if not self.flash_attn:
+            return "turn flash attention on: without it a row depends on what it is computed with"
+        return (
+            "a token alone and in a batch are rounded differently here; "
+            f"where two tokens are within {2 * self.max_difference:.2g}, drafting may choose the other one"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, with what follows from it."""
+        return attrs.asdict(self) | {
+            "exact_width": self.exact_width,
+            "max_difference": self.max_difference,
+            "recommendation": self.recommendation,
+        }
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Audit:
+        """Read :meth:`to_dict` back."""
+        names = {field.name for field in attrs.fields(cls)}
+        kept = {name: value for name, value in raw.items() if name in names}
+        return cls(**{**kept, "rows": tuple(WidthAudit(**row) for row in raw["rows"])})
+
+
+def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[int] = CONTEXTS, **options: Any) -> Audit:
+    """Measure now.
+
+    Args:
+        model: open; stays open.
+        widths: tokens evaluated together; below ``TILED_ROWS``.
+        contexts: tokens before them; those that the model was not trained for are left out.
+        **options: of the context, as a target would get them; ``n_ctx`` and ``n_seq`` are set here.
+    """
+    tail = max(*widths, _POSITIONS)
+    trained = model.facts.n_ctx_train
+    fitting = [n for n in contexts if not trained or n + tail <= trained]
+    if not fitting:
+        raise ConfigError(f"{model.path.name} was trained with {trained} tokens, too few to audit {contexts}")
+    n_ctx = max(fitting) + tail
+    chosen = ContextOptions(**{**options, "n_ctx": n_ctx, "n_seq": 1})
+    rows: list[WidthAudit] = []
+    margins: list[float] = []
+    with LlamaTarget(model, **attrs.asdict(chosen)) as target:
+        tokens = _tokens(target, n_ctx)
+        for context in fitting:
+            found, margin = _audit_context(target, tokens[: context + tail], context, widths)
+            rows += found
+            margins.append(margin)
+    return Audit(
+        model=model.path.name,
+        library=f"{model.library.source} ({model.library.path})",
+        flash_attn=chosen.flash_attn,
+        n_threads=chosen.n_threads or default_threads(),
+        use_extra_bufts=model.use_extra_bufts,
+        smallest_margin=min(margins),
+        rows=tuple(rows),
+    )
+
+
+def audited(model: Model, **options: Any) -> Audit:
+    """What an earlier audit of the same model, library, machine and settings found; measured if there is none."""
+    path = cache_directory("audits") / f"{_key(model, options)}.json"
+    try:
+        return Audit.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError):
+        log.info("auditing %s; this is done once for these settings", model.path.name)
+    found = audit(model, **options)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found.to_dict(), indent=2), encoding="utf-8")
+    except OSError as error:
+        log.warning("the audit of %s cannot be kept in %s: %s", model.path.name, path.parent, error)
+    return found
+
+
+def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tuple[Model, int]:
+    """A model and the width up to which its verifications equal plain decoding, bit for bit.
+
+    Repacked weights are tried first, being faster.
+
+    Args:
+        open_model: opens it, with further keywords.
+        options: of the context.
+
+    Raises:
+        ConfigError: there are no such settings; says why.
+    """
+    reasons: list[str] = []
+    for repack in (True, False):
+        model = open_model(use_extra_bufts=repack)
+        try:
+            found = audited(model, **options)
+            if found.exact_width > 1:
+                return model, found.exact_width
+            reasons.append(found.recommendation)
+        except BaseException:
+            model.close()
+            raise
+        model.close()
+    raise ConfigError(f"numerics='exact' cannot be had with these settings: {reasons[-1]}; see: specframe audit")
+
+
+def _key(model: Model, options: dict[str, Any]) -> str:
+    library = model.library.path.stat()
+    facts = {
+        "model": fingerprint(model.gguf.parts),
+        "library": [str(model.library.path), library.st_size, library.st_mtime_ns],
+        "machine": machine_features(),
+        "threads": default_threads(),
+        "offloaded": [str(model.devices), model.n_gpu_layers],
+        "use_extra_bufts": model.use_extra_bufts,
+        "options": {name: value for name, value in sorted(options.items()) if name not in {"n_ctx", "n_seq"}},
+        "policy": _POLICY,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _tokens(target: LlamaTarget, n: int) -> list[int]:
+    once = target.vocab.tokenize(_TEXT)
+    return (once * (n // len(once) + 1))[:n]
+
+
+def _audit_context(
+    target: LlamaTarget, tokens: Sequence[int], context: int, widths: Sequence[int]
+) -> tuple[list[WidthAudit], float]:
+    rewind = _prepared(target, tokens[:context])
+    plain, _ = _evaluated(target, tokens, context, 1, len(tokens) - context)
+    best = np.sort(np.partition(plain, -2, axis=1)[:, -2:], axis=1)
+    rows = []
+    for width in widths:
+        rewind()
+        n = width * max(1, _POSITIONS // width)
+        wide, times = _evaluated(target, tokens, context, width, n)
+        alone = plain[:n]
+        rows.append(
+            WidthAudit(
+                context=context,
+                width=width,
+                positions=n,
+                exact=bool(np.array_equal(wide, alone)),
+                max_difference=float(np.abs(wide - alone).max()),
+                flips=int((wide.argmax(axis=1) != alone.argmax(axis=1)).sum()),
+                cost_s=statistics.median(times),
+            )
+        )
+    rewind()
+    target.clear(0)
+    return rows, float((best[:, 1] - best[:, 0]).min())
+
+
+def _prepared(target: LlamaTarget, prompt: Sequence[int]) -> Any:
+    """Evaluate ``prompt``; returns what brings memory back to it."""
+    step = min(target.info.n_batch, 512)
+    for start in range(0, len(prompt), step):
+        target.decode([BatchEntry(0, start, prompt[start : start + step], 1)])
+    target.logits()
+    if target.info.rollback is Rollback.TRUNCATE:
+        return lambda: target.truncate(0, len(prompt))
+    saved = target.checkpoint(0, lasting=True)
+    return lambda: target.restore(saved)
+
+
+def _evaluated(
+    target: LlamaTarget, tokens: Sequence[int], start: int, width: int, n: int
+) -> tuple[Logits, list[float]]:
+    """Rows of ``n`` tokens from ``start`` on, ``width`` at a time, and how long each batch took."""
+    rows, times = [], []
+    for at in range(start, start + n, width):
+        chunk = tokens[at : at + width]
+        began = time.perf_counter()
+        target.decode([BatchEntry(0, at, chunk, len(chunk))])
+        row = target.logits()
+        times.append(time.perf_counter() - began)
+        rows.append(np.array(row))
+    return np.concatenate(rows), times

@@ -1,0 +1,82 @@
+"""``specframe audit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specframe.cli.command import JsonFlag, command
+from specframe.cli.model import ModelArgument
+from specframe.cli.output import print_facts, print_json, print_table
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.audit import Audit
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``audit``."""
+    command(app, "audit")(audit)
+
+
+def audit(  # noqa: PLR0917 -- typer calls it by name
+    model: ModelArgument,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Processor threads; unset: one per core.")
+    ] = None,
+    ubatch: Annotated[int, typer.Option("--ubatch", min=1, help="Most tokens computed at a time.")] = 512,
+    flash_attn: Annotated[bool, typer.Option("--flash-attn/--no-flash-attn", help="As for generate.")] = True,
+    repack: Annotated[
+        bool, typer.Option("--repack/--no-repack", help="Let the processor's kernels rearrange weights.")
+    ] = True,
+    gpu_layers: Annotated[
+        int | None, typer.Option("--gpu-layers", min=0, help="Layers to keep on a GPU; unset: all that fit.")
+    ] = None,
+    library: Annotated[
+        Path | None, typer.Option("--library", metavar="FILE", help="llama.cpp library to use, and no other.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure whether and how logits depend on the number of tokens evaluated together, and what that costs."""
+    from specframe import catalogue  # noqa: PLC0415 -- not needed for --help
+    from specframe.backends.llama import audit as auditor  # noqa: PLC0415 -- loads the native library
+    from specframe.backends.llama.library import load_library  # noqa: PLC0415
+    from specframe.backends.llama.model import Model  # noqa: PLC0415
+
+    path = catalogue.resolve(model)
+    with Model(path, library=load_library(library), n_gpu_layers=gpu_layers, use_extra_bufts=repack) as opened:
+        found = auditor.audit(opened, n_threads=threads, n_ubatch=ubatch, flash_attn=flash_attn)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+
+
+def _print(found: Audit) -> None:
+    print_facts(
+        {
+            "model": found.model,
+            "runtime": found.library,
+            "settings": f"{found.n_threads} threads, flash attention {'on' if found.flash_attn else 'off'}, "
+            f"repacked weights {'on' if found.use_extra_bufts else 'off'}",
+            "smallest margin": f"{found.smallest_margin:.3g}",
+        }
+    )
+    print_table(
+        ("context", "width", "equal to width 1", "largest difference", "other argmax", "ms", "x width 1"),
+        [
+            (
+                str(row.context),
+                str(row.width),
+                "yes" if row.exact else "NO",
+                f"{row.max_difference:.3g}",
+                f"{row.flips} of {row.positions}",
+                f"{row.cost_s * 1e3:.2f}",
+                f"{row.cost_s / single:.2f}",
+            )
+            for row in found.rows
+            for single in [next(one.cost_s for one in found.rows if (one.context, one.width) == (row.context, 1))]
+        ],
+    )
+    print(found.recommendation)

@@ -1,0 +1,42 @@
+"""``specframe audit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specframe.backends.llama import audit as auditor
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough to see that it works."""
+    real = auditor.audit
+    monkeypatch.setattr(
+        auditor, "audit", lambda model, **options: real(model, widths=(1, 2, 4), contexts=(8,), **options)
+    )
+
+
+def test_audit_as_a_table_and_as_json(cli: Cli, model: Path) -> None:
+    document = cli("audit", model, "--threads", 1, "--ubatch", 64, "--no-repack", "--json").document
+    assert [row["width"] for row in document["rows"]] == [1, 2, 4]
+    assert document["rows"][0]["exact"] is True
+    assert document["exact_width"] >= 1
+    assert (document["flash_attn"], document["n_threads"], document["use_extra_bufts"]) == (True, 1, False)
+    text = cli("audit", model, "--threads", 1, "--no-flash-attn")
+    assert text.code == 0
+    assert "flash attention off" in text.out
+    assert "equal to" in text.out
+
+
+def test_exact_numerics_of_a_model_that_rounds_are_exit_2(cli: Cli, model: Path) -> None:
+    answer = cli("generate", model, "-p", "x", "-n", 2, "--threads", 1, "--numerics", "exact")
+    assert answer.code == 2
+    assert "numerics='exact' cannot be had" in answer.err
+    assert cli("generate", model, "-p", "x", "--numerics", "nice").code == 2
+    assert cli("audit", "no-such-model").code == 2

@@ -1,0 +1,229 @@
+"""The audit of numerics: its verdicts against a loop of its own, and what loading makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import specframe
+from specframe.backends.llama import audit as auditor
+from specframe.backends.llama.audit import Audit, WidthAudit, audit, audited, open_exact
+from specframe.backends.llama.context_options import ContextOptions
+from specframe.backends.llama.model import Model
+from specframe.core.errors import ConfigError
+from tests.support.exact import ExactZoo, quantized
+
+CONTEXT = 32
+WIDTHS = (1, 2, 3, 8, 16)
+SETTINGS: tuple[dict[str, Any], ...] = ({"flash_attn": True}, {"flash_attn": False}, {"n_ubatch": 4})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Verdicts of this test's own."""
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def rounding(zoo: Callable[[str], Path]) -> Any:
+    """A tiny model whose products are rounded differently for one row and for several."""
+    with Model(zoo("llama")) as model:
+        yield model
+
+
+def slow_rows(model: Model, tokens: list[int], width: int, **options: Any) -> npt.NDArray[np.float32]:
+    """Rows of the tokens behind CONTEXT others, ``width`` at a time: llama.cpp's own calls and nothing of ours."""
+    ffi, lib, n_vocab = model.library.ffi, model.library.lib, model.facts.n_vocab
+    params = ContextOptions(**{"n_ctx": 256, "n_threads": 1, **options}).native(model)
+    context = lib.llama_init_from_model(model.handle, params)
+    batch = lib.llama_batch_init(256, 0, 1)
+    rows = []
+    for start, end in [(0, CONTEXT), *((at, at + width) for at in range(CONTEXT, len(tokens) - width + 1, width))]:
+        batch.n_tokens = end - start
+        for i, at in enumerate(range(start, end)):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = tokens[at], at, 1, 1
+            batch.seq_id[i][0] = 0
+        assert lib.llama_decode(context, batch) == 0
+        raw = ffi.buffer(lib.llama_get_logits(context), (end - start) * n_vocab * 4)
+        rows.append(np.frombuffer(bytes(raw), np.float32).reshape(end - start, n_vocab))
+    lib.llama_batch_free(batch)
+    lib.llama_free(context)
+    return np.concatenate(rows[1:])
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("kind", ["exact", "rounding"])
+def test_the_verdicts_are_those_of_a_loop_without_specframe(
+    kind: str, settings: dict[str, Any], exact_zoo: ExactZoo, rounding: Model
+) -> None:
+    model = exact_zoo("llama") if kind == "exact" else rounding
+    found = audit(model, widths=WIDTHS, contexts=(CONTEXT,), n_threads=1, **settings)
+    text = model.vocab.tokenize(auditor._TEXT)
+    tokens = (text * 9)[: CONTEXT + 24]
+    alone = slow_rows(model, tokens, 1, **settings)
+    for row in found.rows:
+        wide = slow_rows(model, tokens, row.width, **settings)
+        assert row.positions == len(wide)
+        difference = float(np.abs(wide - alone[: len(wide)]).max())
+        assert row.exact == (difference == 0)
+        assert row.max_difference == pytest.approx(difference, abs=1e-6)
+        assert row.flips == int((wide.argmax(axis=1) != alone[: len(wide)].argmax(axis=1)).sum())
+        assert row.cost_s > 0
+    first, second = np.sort(alone, axis=1)[:, -1], np.sort(alone, axis=1)[:, -2]
+    assert found.smallest_margin == pytest.approx(float((first - second).min()), abs=1e-6)
+
+
+def test_the_two_models_are_told_apart(exact_zoo: ExactZoo, rounding: Model) -> None:
+    exact = audit(exact_zoo("llama"), widths=WIDTHS, contexts=(CONTEXT,), n_threads=1)
+    assert (exact.exact_width, exact.max_difference) == (16, 0.0)
+    assert 'numerics="exact" works here' in exact.recommendation
+    rounded = audit(rounding, widths=WIDTHS, contexts=(CONTEXT,), n_threads=1)
+    assert rounded.exact_width == 1
+    assert rounded.max_difference > 0
+    assert "rounded differently" in rounded.recommendation
+
+
+@pytest.mark.parametrize("memory", ["qwen35", "gemma4"])
+def test_memory_that_cannot_be_cut_is_audited_too(memory: str, exact_zoo: ExactZoo) -> None:
+    found = audit(exact_zoo(memory), widths=(1, 2, 4), contexts=(CONTEXT,), n_threads=1, swa_full=False)
+    assert [row.width for row in found.rows] == [1, 2, 4]
+    assert found.rows[0].exact  # memory was really brought back
+
+
+def test_a_model_too_short_to_audit_is_refused(rounding: Model) -> None:
+    with pytest.raises(ConfigError, match="too few to audit"):
+        audit(rounding, contexts=(10**6,))
+
+
+def row(width: int, *, exact: bool = True, difference: float = 0.0) -> WidthAudit:
+    return WidthAudit(context=1, width=width, positions=1, exact=exact, max_difference=difference, flips=0, cost_s=0.1)
+
+
+def verdict(*rows: WidthAudit, flash_attn: bool = True) -> Audit:
+    return Audit(
+        model="m", library="l", flash_attn=flash_attn, n_threads=1, use_extra_bufts=True, smallest_margin=0.5, rows=rows
+    )
+
+
+def test_a_width_counts_only_when_all_narrower_ones_are_exact() -> None:
+    assert verdict(row(1), row(2), row(3, exact=False), row(4)).exact_width == 2
+    assert verdict(row(1), row(2), row(1, exact=False)).exact_width == 0
+
+
+def test_a_divergence_within_twice_the_difference_is_a_near_tie() -> None:
+    found = verdict(row(1), row(2, exact=False, difference=0.25))
+    assert found.explains(0.5)
+    assert not found.explains(0.51)
+    assert not found.explains(-0.1)
+    assert verdict(row(1), row(2)).explains(0.0)
+    assert "turn flash attention on" in verdict(row(1), row(2, exact=False), flash_attn=False).recommendation
+
+
+def test_a_verdict_is_kept_for_these_settings_and_no_others(
+    exact_zoo: ExactZoo, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def measured(_model: Model, **options: Any) -> Audit:
+        asked.append(options)
+        return verdict(row(1), row(2))
+
+    monkeypatch.setattr(auditor, "audit", measured)
+    model = exact_zoo("llama")
+    assert audited(model, n_threads=1) == audited(model, n_threads=1) == verdict(row(1), row(2))
+    assert len(asked) == 1
+    audited(model, n_threads=2)
+    assert len(asked) == 2
+    for path in (cache / "audits").iterdir():
+        path.write_text("{}")
+    audited(model, n_threads=1)
+    assert len(asked) == 3
+    monkeypatch.setenv("SPECFRAME_CACHE", str(next((cache / "audits").iterdir())))
+    assert audited(model, n_threads=1).exact_width == 2  # a cache that cannot be written costs time only
+    assert len(asked) == 4
+
+
+def test_exact_is_refused_with_the_reason(zoo: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=r"numerics='exact' cannot be had .* rounded differently"):
+        specframe.load(zoo("llama"), numerics="exact", n_ctx=256, threads=1)
+    with pytest.raises(ConfigError, match="'fast' or 'exact', not 'nice'"):
+        specframe.load(zoo("llama"), numerics="nice")  # type: ignore[arg-type]
+
+
+def test_exact_keeps_verifications_to_what_was_audited(
+    zoo: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = quantized(zoo("llama"), tmp_path / "q8.gguf")
+    monkeypatch.setattr(auditor, "audit", lambda _model, **_: verdict(row(1), row(2), row(4), row(8, exact=False)))
+    drafts: list[int] = []
+
+    class Watch(specframe.Observer):
+        def step_finished(self, outcome: specframe.Outcome) -> None:
+            drafts.append(len(outcome.drafted))
+
+    class Eager(specframe.Strategy):
+        """Always ten more of the same."""
+
+        name = "eager"
+
+        def draft(self, request: specframe.DraftRequest) -> Sequence[int]:
+            return [request.history[-1]] * min(10, request.budget)
+
+    with specframe.load(path, numerics="exact", n_ctx=256, threads=1, observers=[Watch()]) as llm:
+        llm.generate("abc", max_tokens=24, strategy=Eager, ignore_eos=True, temperature=0)
+    assert max(drafts) == 3  # and the token before them
+
+
+def test_weights_stay_as_they_are_where_repacking_rounds_differently() -> None:
+    opened: list[FakeModel] = []
+
+    class FakeModel:
+        def __init__(self, *, use_extra_bufts: bool) -> None:
+            self.repacked, self.closed = use_extra_bufts, False
+            opened.append(self)
+
+        def close(self) -> None:
+            self.closed = True
+
+    def judge(model: FakeModel, **_options: Any) -> Audit:
+        return verdict(row(1), row(2, exact=not model.repacked))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auditor, "audited", judge)
+        model, width = open_exact(FakeModel, {})  # type: ignore[arg-type]
+        assert id(model) == id(opened[1])
+        assert width == 2
+        assert [each.closed for each in opened] == [True, False]
+        patch.setattr(auditor, "audited", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            open_exact(FakeModel, {})  # type: ignore[arg-type]
+        assert opened[-1].closed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_ten_thousand_tokens_are_the_same_with_drafting(smollm2: Path) -> None:
+    per_request, length = 2000, 10_000
+    prompts = [f"Write a long story about the number {i}, and repeat every sentence twice." for i in range(5)]
+    settings: dict[str, Any] = {
+        "max_tokens": per_request,
+        "temperature": 0.8,
+        "ignore_eos": True,
+        "reuse_prefix": False,
+    }
+    n = accepted = 0
+    with specframe.load(smollm2, numerics="exact", n_ctx=2200) as llm:
+        for seed, prompt in enumerate(prompts):
+            plain = llm.generate(prompt, seed=seed, **settings)
+            drafted = llm.generate(prompt, seed=seed, **settings, strategy="ngram-k", options={"n": 2, "m": 12})
+            assert drafted.tokens == plain.tokens
+            n += plain.completion_tokens
+            accepted += drafted.stats.accepted
+    assert n == length
+    assert accepted > 500
