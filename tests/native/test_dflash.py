@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,14 @@ import numpy as np
 import pytest
 
 from specframe.backends.llama.gguf import inspect
+from specframe.core.errors import ConfigError
 from specframe.core.ports import Decoded
 from specframe.core.request import FinishReason
 from specframe.core.sampling import SamplingParams
-from specframe.core.strategy import StrategySpec
 from specframe.strategies.held_features import HeldFeatures
 from specframe.testing.zoo import Block, Lattice, Own, Reads, World, corrupt, dflash, targets
 from tests.support.acceptance import expected
-from tests.support.blocks import BlockCase, RecordingDflash, RecordingDflash2, RecordingDspark
+from tests.support.blocks import CASES, BlockCase, RecordingDflash, RecordingDflash2, wanted_of
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
 from tests.support.mtp import GREEDY, PROMPTS, SEEDED, compare_with_fresh_starts, engine, request, spec, strategy_of
@@ -29,30 +28,12 @@ from tests.support.server import ask
 ERRORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 NOTHING = Own(embeddings=False, head=False)
 
-#: Own and shared embeddings; multi-axis rope; every kind of rollback.
-CASES = [
-    BlockCase("llama", "dflash"),
-    BlockCase("qwen35", "dflash-qwen35"),
-    BlockCase("qwen35", "dflash-qwen35", options={"n_rs_seq": 8}),
-    BlockCase("gemma4", "dflash-shared", options={"swa_full": False}),
-    BlockCase("llama", "dflash2-shared", RecordingDflash2),
-    BlockCase("qwen35", "dflash2-qwen35", RecordingDflash2, {"n_rs_seq": 8}),
-    BlockCase("gemma4", "dflash2", RecordingDflash2),
-    BlockCase("llama", "dflash2", RecordingDflash2, {"kv_unified": True}),
-    BlockCase("llama", "dspark-bonus", RecordingDspark),
-    BlockCase("qwen35", "dspark-anchor", RecordingDspark, {"n_rs_seq": 8}),
-    BlockCase("gemma4", "dspark-anchor", RecordingDspark, {"swa_full": False}),
-]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 some_cases = pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3], CASES[4]], ids=str)
 #: Both strategies, with a lattice that leaves the choice to the logits.
 both_kinds = pytest.mark.parametrize(
     ("cls", "lattice"), [(RecordingDflash, None), (RecordingDflash2, Lattice(weight=0.0))], ids=["dflash", "dflash2"]
 )
-
-
-def wanted_of(zoo: Zoo, case: BlockCase, **options: Any) -> StrategySpec:
-    return spec(zoo(case.draft), case.cls, **options)
 
 
 # -- the text ---------------------------------------------------------------------------------------------------------
@@ -318,6 +299,20 @@ def test_memory_formats_are_taken(zoo: Zoo, case: BlockCase) -> None:
     assert sizes[1] < 0.7 * sizes[0]
 
 
+def test_options_that_cannot_work_are_refused(zoo: Zoo) -> None:
+    with pytest.raises(ConfigError, match=r"n_min=5 .*n_max=4"):
+        spec(zoo("dflash"), RecordingDflash, n_min=5, n_max=4)
+    with pytest.raises(ConfigError, match="no option 'backend_sampling'"):
+        spec(zoo("dflash2"), RecordingDflash2, backend_sampling=True)
+    with engine(zoo("llama"), zoo("dflash")) as (running, _):
+        for options, named in (({"type_k": "q3_k"}, "type_k 'q3_k'"), ({"type_v": "f64"}, "type_v 'f64'")):
+            with pytest.raises(ConfigError, match=named):
+                running.submit(request(PROMPTS[0], spec(zoo("dflash"), RecordingDflash, **options)))
+        with pytest.raises(ConfigError, match="'dflash2', not for 'dflash'"):
+            running.submit(request(PROMPTS[0], spec(zoo("dflash2"), RecordingDflash)))
+        assert running.submit(request(PROMPTS[0], spec(zoo("dflash"), RecordingDflash))).result().stats.accepted > 0
+
+
 @pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
 def test_unlikely_tokens_are_not_drafted(zoo: Zoo, case: BlockCase) -> None:
     with engine(zoo(case.target), zoo(case.draft)) as (running, _):
@@ -340,104 +335,3 @@ def test_short_drafts_are_dropped(zoo: Zoo, case: BlockCase) -> None:
     assert lengths <= {0, 3, 4, 5, 6}
     assert len(lengths) > 1
     assert done.stats.accepted > 0
-
-
-# -- what happened before ---------------------------------------------------------------------------------------------
-
-
-@each_case
-def test_the_second_turn_of_a_chat_goes_on_from_the_first(zoo: Zoo, case: BlockCase) -> None:
-    cached: dict[bool, int] = {}
-    made: list[Any] = []
-    for strategy in (None, wanted_of(zoo, case, n_max=3)):
-        with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-            first = running.submit(request(PROMPTS[2] * 3, strategy, n=20, reuse_prefix=True)).result()
-            history = [*PROMPTS[2] * 3, *first.tokens, *b" and then"]
-            second = running.submit(request(history, strategy, n=40, reuse_prefix=True)).result()
-            fresh = running.submit(request(history, strategy, n=40)).result()
-            assert second.tokens == fresh.tokens
-            cached[strategy is None] = second.stats.cached_tokens
-            if strategy is not None:
-                made = strategy_of(running, strategy).drafts
-    assert cached[False] == cached[True] > 40
-    turns: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
-    for text, ids in made:
-        turns.setdefault(text, set()).add(ids)
-    assert [text for text, drafts in turns.items() if len(drafts) > 1] == [], "the second turn drafts as a fresh one"
-    assert len(turns) < len(made)
-
-
-@each_case
-def test_a_session_goes_on_in_another_engine(zoo: Zoo, case: BlockCase) -> None:
-    wanted = wanted_of(zoo, case, n_max=3)
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-        first = running.submit(request(PROMPTS[2] * 3, wanted, n=20)).result()
-        session = running.save_session()
-        prompt = [*PROMPTS[2] * 3, *first.tokens, *b" and then"]
-        here = running.submit(request(prompt, wanted, n=40, reuse_prefix=True)).result()
-        made_here = dict(strategy_of(running, wanted).drafts)
-    assert session.strategies
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-        running.load_session(session)
-        there = running.submit(request(prompt, wanted, n=40, reuse_prefix=True)).result()
-        made_there = dict(strategy_of(running, wanted).drafts)
-        assert there.tokens == here.tokens
-        assert there.stats.cached_tokens >= here.stats.cached_tokens > 40
-        assert made_there.items() <= made_here.items()
-        assert there.stats.accepted_per_position == here.stats.accepted_per_position
-
-
-def test_a_state_of_another_drafter_is_refused(zoo: Zoo) -> None:
-    with engine(zoo("llama"), zoo("dflash")) as (running, _):
-        wanted = spec(zoo("dflash"), RecordingDflash)
-        assert running.submit(request(PROMPTS[0], wanted, n=5)).result().stats.emitted == 5
-        strategy = strategy_of(running, wanted)
-        data = strategy.save(0)
-        strategy._held[0] = HeldFeatures([0], 64)
-        with pytest.raises(ValueError, match=r"128,.* values wide.* 64"):
-            strategy.load(0, data)
-        assert strategy.save(0) is None
-        strategy._held[0] = HeldFeatures([0, 2], 128)
-        strategy.load(0, data)
-        assert strategy.save(0) == data
-
-
-@pytest.mark.parametrize("case", [CASES[3], CASES[4]], ids=str)
-def test_a_drafter_that_comes_late_leaves_running_requests_alone(zoo: Zoo, case: BlockCase) -> None:
-    """It is made while the target, whose embeddings it uses, is at work."""
-    with engine(zoo(case.target), zoo(case.draft), n_seq=3, **case.options) as (running, _):
-        plain = [running.submit(request(p, n=60)).result().tokens for p in PROMPTS]
-        early = running.submit(request(PROMPTS[0], n=60))
-        first = [next(early).tokens for _ in range(9)]
-        late = [running.submit(request(p, wanted_of(zoo, case, n_max=3), n=60)) for p in PROMPTS[1:]]
-        assert [generation.result().tokens for generation in late] == plain[1:]
-        done = early.result()
-        assert done.tokens == plain[0]
-        assert done.tokens[:9] == tuple(token for part in first for token in part)
-        assert done.stats.rollbacks == {}
-
-
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
-def test_a_shifted_context_is_followed(zoo: Zoo, case: BlockCase) -> None:
-    with engine(zoo(case.target), zoo(case.draft), n_ctx=64) as (running, _):
-        wanted = wanted_of(zoo, case)
-        shifting: dict[str, Any] = {"context_full": "shift", "n_keep": 4}
-        plain = running.submit(request(PROMPTS[0], n=150, **shifting)).result()
-        drafted = running.submit(request(PROMPTS[0], wanted, n=150, **shifting)).result()
-        assert drafted.tokens == plain.tokens
-        assert drafted.stats.inactive_reason is None
-        assert drafted.stats.accepted > 50
-        made = strategy_of(running, wanted).drafts
-    ends = [len(history) for history, ids in made if ids]
-    assert any(later < earlier for earlier, later in pairwise(ends)), "drafts go on behind a shift"
-
-
-@pytest.mark.parametrize("order", ["model", "target", "engine"])
-@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[5]], ids=str)
-def test_things_may_be_closed_in_any_order(zoo: Zoo, case: BlockCase, order: str) -> None:
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, opened):
-        wanted = wanted_of(zoo, case, n_max=3)
-        running.submit(request(PROMPTS[0], wanted, n=10)).result()
-        context = strategy_of(running, wanted)._context
-        {"model": opened.model, "target": opened, "engine": running}[order].close()  # type: ignore[attr-defined]
-        assert context.closed
