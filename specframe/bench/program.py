@@ -14,6 +14,7 @@ import attrs
 
 from specframe.backends.llama.declarations import pin
 from specframe.backends.llama.gguf import inspect
+from specframe.backends.llama.library import load_library
 from specframe.bench import costs, drafting, html, orchestration, results, tables
 from specframe.bench.comparison import gather
 from specframe.bench.results import Results
@@ -150,6 +151,7 @@ def _prompts(task: Task) -> dict[str, str]:
 def _store(task: Task) -> Store:
     settings: dict[str, Any] = {
         **attrs.asdict(task.settings),
+        "library": str(load_library(task.settings.library).path),
         "specframe": importlib.metadata.version("specframe"),
         "llama.cpp": pin().tag,
         "drafts": sorted({side.draft for side in task.sides if side.draft is not None}),

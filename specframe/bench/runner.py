@@ -69,7 +69,7 @@ class Runner:
         """
         plan, cases = self._plan, list[Case]()
         sides = dict.fromkeys(plan.prompts, plan.sides)
-        self._expect(sum(map(len, sides.values())) * plan.repeat)
+        self._total = sum(map(len, sides.values())) * plan.repeat
         for repetition in range(plan.repeat):
             for workload in plan.prompts:
                 chosen = sides[workload]
@@ -77,12 +77,9 @@ class Runner:
                     cases.append(self._case(side, workload, repetition))
             if repetition == 0 and plan.screen is not None:
                 sides = {w: screened([c for c in cases if c.workload == w], plan.screen) for w in plan.prompts}
-                self._expect(self._done + sum(map(len, sides.values())) * (plan.repeat - 1))
+                self._total = self._done + sum(map(len, sides.values())) * (plan.repeat - 1)
         self._progress(self._done, self._done, "")
         return cases
-
-    def _expect(self, total: int) -> None:
-        self._total = total
 
     def _case(self, side: Side, workload: str, repetition: int) -> Case:
         case = Case(side=side, workload=workload, repetition=repetition)

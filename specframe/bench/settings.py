@@ -46,7 +46,7 @@ class Job:
     warm_up: str
     task: str = "generate"
     """``generate``; ``margins``, how clear each token of a plain run was; ``turns``, two turns of a chat;
-    ``widths`` and ``checkpoints``, what they cost.
+    ``widths`` and ``checkpoints``, what they cost. Each is a module with a function ``measure(job)``.
     """
 
     def to_dict(self) -> dict[str, Any]:

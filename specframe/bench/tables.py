@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 
@@ -111,7 +112,8 @@ def _number(value: float | None, digits: int = 2, scale: float = 1.0) -> str:
 def _machine(results: Results) -> Table:
     settings = results.settings
     facts = {**results.machine, "model": settings.model.rpartition("/")[2]}
-    facts["library"] = "the one found first" if settings.library is None else settings.library.rpartition("/")[2]
+    libraries = dict.fromkeys(Path(row.first.library).name for row in results.comparison.rows)
+    facts["library"] = ", ".join(libraries) or "the one found first"
     facts["settings"] = (
         f"{settings.n_threads} threads, n_ctx {settings.n_ctx}, n_batch {settings.n_batch}, n_ubatch "
         f"{settings.n_ubatch}, temperature {settings.temperature:g}, {settings.max_tokens} tokens, GOMP_SPINCOUNT="
