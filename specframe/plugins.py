@@ -6,7 +6,6 @@ once, shown by ``specframe strategies``, and raised when a strategy of that plug
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import json
@@ -23,6 +22,7 @@ import pluggy
 
 from specframe import hookspecs
 from specframe.core.errors import ConfigError
+from specframe.core.names import resembling
 from specframe.core.observer import Observer
 from specframe.core.strategy import AnyStrategyClass, StrategySpec, Suitability
 from specframe.plugin_info import BrokenPlugin, Source, StrategyInfo, check_strategy_class
@@ -213,8 +213,7 @@ class Registry:
 
     def _unknown(self, name: str) -> str:
         names = sorted(self._offered)
-        close = difflib.get_close_matches(name, names, n=3)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"available: {', '.join(names) or 'none'}"
+        hint = resembling(name, names, f"available: {', '.join(names) or 'none'}")
         lines = [f"there is no strategy {name!r}; {hint}"]
         if self._broken:
             lines.append("It may belong to a plugin that could not be loaded:")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import hashlib
 import logging
@@ -22,6 +21,7 @@ from specframe.catalogue.download import Download, pip_download
 from specframe.catalogue.entries import CATALOGUE, Entry, Wheel
 from specframe.catalogue.errors import PullError
 from specframe.core.errors import ConfigError
+from specframe.core.names import resembling
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +164,7 @@ class ModelStore:
             raise ConfigError(f"{name!r} is a directory; give the path of a GGUF file in it")
         if path.suffix == ".gguf" or path.name != name:
             raise ConfigError(f"there is no file {name!r}")
-        close = difflib.get_close_matches(name, self.entries, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"the catalogue has {', '.join(self.entries)}"
+        hint = resembling(name, self.entries, f"the catalogue has {', '.join(self.entries)}")
         raise ConfigError(f"there is no file and no model called {name!r}; {hint}")
 
     # -- fetching -----------------------------------------------------------------------------------------------------

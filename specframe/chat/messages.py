@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from specframe.core.errors import ConfigError
+from specframe.core.names import resembling
 
 #: ``{"role": ..., "content": ...}`` and whatever else the template of the model understands (``tool_calls``, ...).
 Message: TypeAlias = Mapping[str, Any]
@@ -38,8 +38,7 @@ def _checked(index: int, message: object) -> dict[str, Any]:
         raise ConfigError(msg)
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        near = difflib.get_close_matches(role, ROLES, 1) if isinstance(role, str) else []
-        hint = f"did you mean {near[0]!r}?" if near else f"known roles: {', '.join(ROLES)}"
+        hint = resembling(role, ROLES, f"known roles: {', '.join(ROLES)}")
         msg = f"{where}: role {role!r} is unknown; {hint}"
         raise ConfigError(msg)
     return dict(message) | {"content": _content(where, message)}

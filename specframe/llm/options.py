@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict
 
 import attrs
 
 from specframe.core.errors import ConfigError
+from specframe.core.names import resembling
 from specframe.core.request import LogitsProcessor, PromptProgress, Request, StoppingCriterion
 from specframe.core.sampling import SamplingParams
 from specframe.llm.choosing import StrategyChoice, StrategyChooser
@@ -114,9 +114,8 @@ def check_names(function: str, given: Iterable[str], known: type) -> None:
     names = list(known.__annotations__)
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 3)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            msg = f"{function}() got an unexpected keyword argument {name!r}{hint}"
+            hint = resembling(name, names)
+            msg = f"{function}() got an unexpected keyword argument {name!r}{'; ' if hint else ''}{hint}"
             raise TypeError(msg)
 
 

@@ -50,7 +50,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"n_rs_seq": 8, "n_ubatch": 9}, "n_ubatch"),
     ({"n_rs_seq": 8, "n_batch": 9}, "n_batch"),
     ({"n_rs_seq": -1}, "n_rs_seq"),
-    ({"type_k": "q8"}, "did you mean q8_0"),
+    ({"type_k": "q8"}, "did you mean 'q8_0'"),
     ({"type_v": "float"}, "type_v"),
     ({"type_v": "q8_0", "flash_attn": False}, "flash_attn"),
     ({"flash_attn": 1}, "flash_attn"),

@@ -163,7 +163,7 @@ def test_a_cut_off_file_does_not_look_cached(store: ModelStore) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tiny-2m", "did you mean tiny-1m"),
+        ("tiny-2m", "did you mean 'tiny-1m'"),
         ("zzz", "the catalogue has tiny-1m, split-1m"),
         ("models/zzz", "there is no file 'models/zzz'"),
         ("zzz.gguf", "there is no file 'zzz.gguf'"),

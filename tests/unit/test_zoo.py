@@ -61,7 +61,7 @@ def test_build_all_makes_every_model(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_refused_with_a_hint(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="did you mean qwen35-mtp"):
+    with pytest.raises(ConfigError, match="did you mean 'qwen35-mtp"):
         kit.build("qwen35-mpt", tmp_path)
     with pytest.raises(ConfigError, match=r"there are llama, "):
         kit.build("zzzz", tmp_path)

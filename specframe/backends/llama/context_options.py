@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
@@ -15,6 +14,7 @@ from specframe.backends.llama.gguf import GgufFile
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.threads import MAX_THREADS, default_threads
 from specframe.core.errors import ConfigError
+from specframe.core.names import resembling
 from specframe.core.validators import flag, whole_number
 
 log = logging.getLogger("specframe.llama.context")
@@ -45,8 +45,7 @@ CACHE_TYPES = MappingProxyType(
 
 def _cache_type(_: object, field: attrs.Attribute[Any], value: object) -> None:
     if value not in CACHE_TYPES:
-        close = difflib.get_close_matches(str(value), CACHE_TYPES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(CACHE_TYPES)}"
+        hint = resembling(value, CACHE_TYPES, f"there are {', '.join(CACHE_TYPES)}")
         msg = f"{field.name} {value!r} is not a memory format; {hint}"
         raise ConfigError(msg)
 

@@ -8,12 +8,12 @@ Needs the ``gguf`` package: ``pip install specframe[testing]``. Importing this p
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from specframe.core.errors import ConfigError
+from specframe.core.names import resembling
 from specframe.testing.zoo import corrupt, drafts, targets
 from specframe.testing.zoo.blocks import Nextn, Own, Shape
 from specframe.testing.zoo.diffusion import Block, Lattice, Markov, Reads, dflash
@@ -106,8 +106,7 @@ def build(name: str, directory: Path) -> Path:
     """
     recipe = _RECIPES.get(name)
     if recipe is None:
-        close = difflib.get_close_matches(name, NAMES, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
+        hint = resembling(name, NAMES, f"there are {', '.join(NAMES)}")
         raise ConfigError(f"the zoo has no model {name!r}; {hint}")
     return recipe(Path(directory) / f"{name}.gguf")
 
