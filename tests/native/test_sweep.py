@@ -161,6 +161,7 @@ def test_short_texts(name: str, exact_file: Callable[[str], Path], pairs: Callab
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("n_seq", [1, 3])
 @each_target
 def test_every_length(
@@ -173,6 +174,7 @@ def test_every_length(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @each_target
 def test_two_turns_and_a_full_context(
     name: str, exact_file: Callable[[str], Path], pairs: Callable[[str], list[Pair]]
@@ -194,6 +196,7 @@ def test_two_turns_and_a_full_context(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @each_target
 def test_long_texts(name: str, exact_file: Callable[[str], Path], pairs: Callable[[str], list[Pair]]) -> None:
     """2,000 tokens, across hundreds of rollbacks."""
