@@ -15,7 +15,7 @@ from typing_extensions import override
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Rows
 from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
-from specframe.strategies._options import fraction, whole_number
+from specframe.strategies._options import ModelOptions
 from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services, suits_file
 
 if TYPE_CHECKING:
@@ -23,62 +23,19 @@ if TYPE_CHECKING:
     from specframe.backends.llama.model import Model
     from specframe.backends.llama.services import LlamaServices
 
-MAX_DRAFT = 64
 #: Tokens that may wait to be evaluated by the draft model together with a draft.
 MAX_WAITING = 32
-_UNSET = attrs.validators.optional
 
 
 @attrs.frozen(kw_only=True)
-class AutoregressiveOptions:
+class AutoregressiveOptions(ModelOptions):
     """Options that these strategies have in common."""
 
-    n_max: int = attrs.field(
-        default=3,
-        validator=whole_number(1, MAX_DRAFT),
-        metadata={"doc": "most tokens to draft"},
-    )
-    n_min: int = attrs.field(
-        default=0, validator=whole_number(0, MAX_DRAFT), metadata={"doc": "drafts shorter than this are dropped"}
-    )
-    p_min: float = attrs.field(
-        default=0.0, validator=fraction, metadata={"doc": "a draft ends before a token less probable than this"}
-    )
-    type_k: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft model's keys"})
-    type_v: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft model's values"})
-    n_ctx: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(1, 2**31 - 1)),
-        metadata={"doc": "tokens of a sequence the draft model can hold; the target's unless set"},
-    )
-    n_batch: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(1, 2**31 - 1)),
-        metadata={"doc": "most tokens the draft model evaluates at once; the target's unless set"},
-    )
-    threads: int | None = attrs.field(
-        default=None, validator=_UNSET(whole_number(1, 512)), metadata={"doc": "threads; the target's unless set"}
-    )
-    devices: str | None = attrs.field(
-        default=None,
-        validator=_UNSET(attrs.validators.instance_of(str)),
-        metadata={"doc": "devices of the draft file, separated by commas, or none; the target's unless set"},
-    )
-    n_gpu_layers: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(0, 2**31 - 1)),
-        metadata={"doc": "layers of the draft file to keep on a GPU; all unless set"},
-    )
     backend_sampling: bool = attrs.field(
         default=True,
         validator=attrs.validators.instance_of(bool),
         metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
     )
-
-    def __attrs_post_init__(self) -> None:
-        if self.n_min > self.n_max:
-            msg = f"n_min={self.n_min} would drop every draft of n_max={self.n_max} tokens; lower it"
-            raise ValueError(msg)
 
 
 @attrs.define(eq=False)

@@ -15,21 +15,19 @@ from typing_extensions import override
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
 from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
-from specframe.strategies._options import fraction, whole_number
+from specframe.strategies._options import MAX_DRAFT, ModelOptions, in_place, whole_number
 from specframe.strategies.drafting import draft_model, llama_services, suits_file
 from specframe.strategies.held_features import HeldFeatures
 
 if TYPE_CHECKING:
     from specframe.backends.llama.draft_kinds import BlockFile
 
-MAX_DRAFT = 64
 #: Positions whose features may wait to be injected together, before the next draft.
 MAX_WAITING = 32
-_UNSET = attrs.validators.optional
 
 
-@attrs.frozen(kw_only=True)
-class BlockOptions:
+@attrs.frozen(kw_only=True, field_transformer=in_place)
+class BlockOptions(ModelOptions):
     """Options of a block drafter."""
 
     n_max: int = attrs.field(
@@ -37,40 +35,9 @@ class BlockOptions:
         validator=whole_number(1, MAX_DRAFT),
         metadata={"doc": "most tokens to draft; never more than the draft was trained for"},
     )
-    n_min: int = attrs.field(
-        default=0, validator=whole_number(0, MAX_DRAFT), metadata={"doc": "drafts shorter than this are dropped"}
-    )
-    p_min: float = attrs.field(
-        default=0.0, validator=fraction, metadata={"doc": "a draft ends before a token less probable than this"}
-    )
-    type_k: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft's keys"})
-    type_v: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft's values"})
-    n_ctx: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(1, 2**31 - 1)),
-        metadata={"doc": "tokens of a sequence the draft can hold; the target's unless set"},
-    )
-    n_batch: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(1, 2**31 - 1)),
-        metadata={"doc": "most positions the draft takes in at once; the target's n_ubatch unless set"},
-    )
-    threads: int | None = attrs.field(
-        default=None, validator=_UNSET(whole_number(1, 512)), metadata={"doc": "threads; the target's unless set"}
-    )
-    n_gpu_layers: int | None = attrs.field(
-        default=None,
-        validator=_UNSET(whole_number(0, 2**31 - 1)),
-        metadata={"doc": "layers of the draft to keep on a GPU; all unless set"},
-    )
-
-    def __attrs_post_init__(self) -> None:
-        if self.n_min > self.n_max:
-            msg = f"n_min={self.n_min} would drop every draft of n_max={self.n_max} tokens; lower it"
-            raise ValueError(msg)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=in_place)
 class ChoosingOptions(BlockOptions):
     """Options of a block drafter whose tokens are chosen from logits."""
 
@@ -123,7 +90,9 @@ class BlockDrafter(BatchStrategy):
         self._native = block_context
         services, path = llama_services(self.name, context), context.draft_path
         check_draft(services.model.gguf, None if path is None else services.inspect(path), self.kind)
-        self._model, self._owned = draft_model(services, path, n_gpu_layers=options.n_gpu_layers)
+        self._model, self._owned = draft_model(
+            services, path, devices=options.devices, n_gpu_layers=options.n_gpu_layers
+        )
         try:
             self._facts: BlockFile = BlockFile.of(self._model.gguf)
             self._n_max: int = min(options.n_max, self._facts.max_draft)

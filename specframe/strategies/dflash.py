@@ -8,15 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-import attrs
 from typing_extensions import override
 
 from specframe.strategies.block_drafting import BlockDrafter, ChoosingOptions
-
-
-@attrs.frozen(kw_only=True)
-class DflashOptions(ChoosingOptions):
-    """Options of ``dflash``."""
 
 
 class Dflash(BlockDrafter):
@@ -33,7 +27,7 @@ class Dflash(BlockDrafter):
 
     name = "dflash"
     kind = "dflash"
-    Options = DflashOptions
+    Options = ChoosingOptions
 
     @override
     def _read(self) -> Sequence[Sequence[int]]:

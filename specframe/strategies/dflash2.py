@@ -9,17 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 from typing_extensions import override
 
 from specframe.core.ports import Rows
 from specframe.strategies.block_drafting import BlockDrafter, BlockOptions
-
-
-@attrs.frozen(kw_only=True)
-class Dflash2Options(BlockOptions):
-    """Options of ``dflash2``."""
 
 
 class Dflash2(BlockDrafter):
@@ -36,7 +30,7 @@ class Dflash2(BlockDrafter):
 
     name = "dflash2"
     kind = "dflash2"
-    Options = Dflash2Options
+    Options = BlockOptions
 
     @override
     def _reading(self) -> Mapping[str, Any]:

@@ -8,16 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 from typing_extensions import override
 
 from specframe.core.errors import ConfigError
 from specframe.strategies.block_drafting import BlockDrafter, ChoosingOptions
-
-
-@attrs.frozen(kw_only=True)
-class DsparkOptions(ChoosingOptions):
-    """Options of ``dspark``."""
 
 
 class Dspark(BlockDrafter):
@@ -38,7 +32,7 @@ class Dspark(BlockDrafter):
 
     name = "dspark"
     kind = "dspark"
-    Options = DsparkOptions
+    Options = ChoosingOptions
 
     @override
     def _reading(self) -> Mapping[str, Any]:

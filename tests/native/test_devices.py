@@ -13,6 +13,11 @@ from specframe.backends.llama.library import Library, load_library
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import ConfigError
+from specframe.core.strategy import BatchStrategy
+from specframe.strategies.dflash import Dflash
+from specframe.strategies.draft_model import DraftModel
+from specframe.strategies.eagle3 import Eagle3
+from specframe.strategies.mtp import Mtp
 from tests.support.llama import Zoo
 from tests.support.mtp import engine, request, spec, strategy_of
 
@@ -87,16 +92,25 @@ def test_a_draft_file_follows_the_target_unless_told_otherwise(zoo: Zoo) -> None
             draft.close()
 
 
-def test_heads_of_a_draft_file_have_devices_of_their_own(zoo: Zoo) -> None:
-    with engine(zoo("qwen35"), zoo("mtp-qwen35")) as (running, _):
+@pytest.mark.parametrize(
+    ("target", "draft", "cls"),
+    [
+        ("qwen35", "mtp-qwen35", Mtp),
+        ("llama", "eagle3", Eagle3),
+        ("llama", "draft-simple", DraftModel),
+        ("llama", "dflash", Dflash),
+    ],
+)
+def test_a_draft_file_has_devices_of_its_own(zoo: Zoo, target: str, draft: str, cls: type[BatchStrategy]) -> None:
+    with engine(zoo(target), zoo(draft)) as (running, _):
         plain = running.submit(request(b"abcabc", n=20)).result()
-        chosen = spec(zoo("mtp-qwen35"), devices="none")
+        chosen = spec(zoo(draft), cls, devices="none")
         drafted = running.submit(request(b"abcabc", chosen, n=20)).result()
         assert drafted.tokens == plain.tokens
         assert drafted.stats.accepted > 0
         assert strategy_of(running, chosen)._model.devices == ("none",)
         with pytest.raises(ConfigError, match="no device 'CUDA9'"):
-            running.submit(request(b"abc", spec(zoo("mtp-qwen35"), devices="CUDA9")))
+            running.submit(request(b"abc", spec(zoo(draft), cls, devices="CUDA9")))
 
 
 @pytest.mark.parametrize("option", [{"devices": "none"}, {"n_gpu_layers": 0}])
