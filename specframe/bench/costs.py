@@ -1,4 +1,4 @@
-"""Costs that are no request's: batches by width, the second turn of a chat, and checkpoints."""
+"""Costs beside those of a step: the second turn of a chat, and checkpoints."""
 
 from __future__ import annotations
 
@@ -62,23 +62,6 @@ class CheckpointCost:
     n_bytes: int
     capture_ms: Summary
     restore_ms: Summary
-
-
-@attrs.frozen(kw_only=True)
-class WidthCost:
-    """One batch of the target."""
-
-    width: int
-    """Rows, all of them put out."""
-    ms: Summary
-    ratio: float
-    """Median over that of a single row."""
-
-
-def widths(answers: Sequence[Mapping[str, Any]]) -> list[WidthCost]:
-    """Costs from what the task ``widths`` found."""
-    ms = {answer["width"]: Summary.of([seconds * 1e3 for seconds in answer["seconds"]]) for answer in answers}
-    return [WidthCost(width=width, ms=each, ratio=each.median / ms[1].median) for width, each in ms.items()]
 
 
 def checkpoints(answers: Sequence[Mapping[str, Any]]) -> list[CheckpointCost]:

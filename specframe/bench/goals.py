@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import attrs
 
+from specframe.backends.llama.audit import Audit
 from specframe.bench.comparison import Comparison, Row
 from specframe.bench.costs import TurnCost
 from specframe.bench.drafting import DraftCost, growth
@@ -65,8 +66,13 @@ class Goal:
         return f"{self.what}: {self.value:.4g} ({'' if self.met else 'not '}met, goal {sign} {self.bound:g})"
 
 
-def of_comparison(comparison: Comparison) -> list[Goal]:
-    """Speed against the server at equal settings, ``auto`` against everything, and the same text as plain decoding."""
+def of_comparison(comparison: Comparison, audit: Audit | None = None) -> list[Goal]:
+    """Speed against the server at equal settings, ``auto`` against everything, and the same text as plain decoding.
+
+    Args:
+        comparison: what was measured.
+        audit: tells which margins rounding explains; without one those below :data:`NEAR_TIE`.
+    """
     goals = [goal for row in comparison.rows for goal in _against_peer(comparison, row)]
     goals += _of_auto(comparison)
     for row in comparison.rows:
@@ -75,14 +81,16 @@ def of_comparison(comparison: Comparison) -> list[Goal]:
             goals.append(Goal(what, row.speed_up.median, WRONG_OVER_PLAIN, at_least=True))
     ours = [row for row in comparison.rows if row.side.engine == OURS and not row.side.is_plain and row.plain]
     if ours:
-        faults = sum(_is_fault(row) for row in ours)
+        faults = sum(_is_fault(row, audit) for row in ours)
         goals.append(Goal("drafted outputs that part from plain decoding at no near tie", faults, 0, at_least=False))
     return goals
 
 
-def _is_fault(row: Row) -> bool:
+def _is_fault(row: Row, audit: Audit | None) -> bool:
     at = row.parts_at
-    return at is not None and (at.margin is None or at.margin > NEAR_TIE)
+    if at is None or at.margin is None:
+        return at is not None
+    return at.margin > NEAR_TIE if audit is None else not audit.explains(at.margin)
 
 
 def _against_peer(comparison: Comparison, row: Row) -> list[Goal]:

@@ -16,7 +16,7 @@ def report(results: Results) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    drawn = plots.figures(results.comparison, results.widths) if plots.available() else {}
+    drawn = plots.figures(results.comparison, results.audit) if plots.available() else {}
     return environment.get_template("report.html.jinja").render(
         model=Path(results.settings.model).name,
         plots=drawn,

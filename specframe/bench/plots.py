@@ -7,8 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from specframe.backends.llama.audit import Audit
 from specframe.bench.comparison import Comparison, Row
-from specframe.bench.costs import WidthCost
 from specframe.bench.sides import OURS
 from specframe.core.stats import PHASES
 
@@ -24,14 +24,14 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def figures(comparison: Comparison, widths: Sequence[WidthCost] = ()) -> dict[str, str]:
+def figures(comparison: Comparison, audit: Audit | None = None) -> dict[str, str]:
     """Caption -> SVG, of everything that was measured."""
     rows = shown(comparison)
     found = {
         "Speed over plain decoding, by text": _speed_up(comparison, rows),
         "Share of drafts accepted, by position": _acceptance(rows),
         "Where the time of a token goes, milliseconds": _breakdown(rows),
-        "Cost of a batch of the target by its width, t(w)": _widths(widths),
+        "Cost of a batch of the target by its width, t(w)": _widths(audit),
     }
     return {caption: svg for caption, svg in found.items() if svg}
 
@@ -122,17 +122,19 @@ def _breakdown(rows: Sequence[Row]) -> str:
     return _svg(axes)
 
 
-def _widths(costs: Sequence[WidthCost]) -> str:
-    if not costs:
+def _widths(audit: Audit | None) -> str:
+    if audit is None:
         return ""
     axes = _axes(width=6.0, height=3.5)
-    rows, medians = [cost.width for cost in costs], [cost.ms.median for cost in costs]
-    axes.fill_between(rows, [cost.ms.low for cost in costs], [cost.ms.high for cost in costs], alpha=0.2)
-    axes.plot(rows, medians, marker="o", markersize=3, label="measured")
-    axes.plot(rows, [medians[0] * n for n in rows], linestyle=":", color="gray", label="one row at a time")
+    for context in dict.fromkeys(row.context for row in audit.rows):
+        rows = sorted((row.width, row.cost_s * 1e3) for row in audit.rows if row.context == context)
+        axes.plot(*zip(*rows, strict=True), marker="o", markersize=3, label=f"{context} tokens held")
+    single = [row.cost_s * 1e3 for row in audit.rows if row.width == 1]
+    widest, dearest = max(row.width for row in audit.rows), max(row.cost_s for row in audit.rows) * 1e3
+    axes.plot((1, widest), (single[0], single[0] * widest), linestyle=":", color="gray", label="one row at a time")
     axes.set_xlabel("rows")
     axes.set_ylabel("milliseconds")
-    axes.set_ylim(0, 1.1 * max(cost.ms.high for cost in costs))
+    axes.set_ylim(0, 1.1 * dearest)
     axes.legend(fontsize="small")
     return _svg(axes)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from specframe.backends.llama.audit import Audit
 from specframe.backends.llama.declarations import pin
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.library import load_library
@@ -30,7 +31,7 @@ from specframe.testing import zoo
 from specframe.testing.zoo.writer import gguf_package
 
 #: What can be measured.
-PARTS = ("compare", "widths", "turns", "checkpoints", "orchestration", "drafting")
+PARTS = ("compare", "audit", "turns", "checkpoints", "orchestration", "drafting")
 
 
 @attrs.frozen(kw_only=True)
@@ -103,7 +104,7 @@ def measure(task: Task, *, run: Run = run_process, progress: Progress = lambda *
         found.comparison = gather(runner.compare(), runner.margins)
     ours = [side for side in task.sides if side.engine == OURS]
     _try(found, "turns", task, lambda: setattr(found, "turns", costs.turns(runner.repeated("turns", ours))))
-    _try(found, "widths", task, lambda: setattr(found, "widths", costs.widths(runner.once("widths"))))
+    _try(found, "audit", task, lambda: setattr(found, "audit", Audit.from_dict(runner.once("audit"))))
     _try(found, "checkpoints", task, lambda: _checkpoints(found, runner))
     progress(0, 0, "costs of specframe itself")
     if "orchestration" in task.parts:

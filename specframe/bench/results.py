@@ -10,10 +10,11 @@ from typing import Any
 
 import attrs
 
+from specframe.backends.llama.audit import Audit
 from specframe.backends.llama.declarations import pin
 from specframe.bench import goals
 from specframe.bench.comparison import Comparison
-from specframe.bench.costs import CheckpointCost, TurnCost, WidthCost
+from specframe.bench.costs import CheckpointCost, TurnCost
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.goals import Goal
 from specframe.bench.orchestration import Cost
@@ -69,7 +70,7 @@ class Results:
     drafting: list[DraftCost] = attrs.field(factory=list)
     turns: list[TurnCost] = attrs.field(factory=list)
     checkpoints: list[CheckpointCost] = attrs.field(factory=list)
-    widths: list[WidthCost] = attrs.field(factory=list)
+    audit: Audit | None = None
     remarks: list[str] = attrs.field(factory=list)
     """What was asked for and could not be measured, and why."""
 
@@ -77,7 +78,7 @@ class Results:
     def goals(self) -> list[Goal]:
         """Every goal that what was measured speaks to."""
         return [
-            *goals.of_comparison(self.comparison),
+            *goals.of_comparison(self.comparison, self.audit),
             *(goal for model, costs in self.orchestration.items() for goal in goals.of_orchestration(model, costs)),
             *goals.of_drafting(self.drafting),
             *goals.of_turns(self.turns),
@@ -105,7 +106,7 @@ class Results:
             },
             "turns": [attrs.asdict(cost) for cost in self.turns],
             "checkpoints": [attrs.asdict(cost) for cost in self.checkpoints],
-            "widths": [attrs.asdict(cost) for cost in self.widths],
+            "audit": None if self.audit is None else self.audit.to_dict(),
             "goals": [attrs.asdict(goal) | {"met": goal.met} for goal in self.goals],
             "remarks": self.remarks,
         }

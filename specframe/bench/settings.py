@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -23,6 +23,7 @@ class Settings:
     n_ubatch: int = 512
     n_threads: int = 2
     n_gpu_layers: int | None = None
+    numerics: Literal["fast", "exact"] = "fast"
     max_tokens: int = 256
     temperature: float = 0.0
     seed: int = 1
@@ -46,7 +47,7 @@ class Job:
     warm_up: str
     task: str = "generate"
     """``generate``; ``margins``, how clear each token of a plain run was; ``turns``, two turns of a chat;
-    ``widths`` and ``checkpoints``, what they cost. Each is a module with a function ``measure(job)``.
+    ``audit`` and ``checkpoints``, what they cost. Each is a module with a function ``measure(job)``.
     """
 
     def to_dict(self) -> dict[str, Any]:

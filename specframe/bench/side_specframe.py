@@ -28,6 +28,7 @@ def load(job: Job) -> specframe.LLM:
         n_ubatch=settings.n_ubatch,
         threads=settings.n_threads,
         n_gpu_layers=settings.n_gpu_layers,
+        numerics=settings.numerics,
     )
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import attrs
 
+from specframe.backends.llama.audit import Audit
 from specframe.bench.comparison import Comparison, Row
-from specframe.bench.costs import CheckpointCost, TurnCost, WidthCost
+from specframe.bench.costs import CheckpointCost, TurnCost
 from specframe.bench.drafting import DraftCost
 from specframe.bench.orchestration import Cost
 from specframe.bench.results import Results
@@ -49,8 +50,8 @@ def tables(results: Results) -> list[Table]:
     if comparison.rows or comparison.failures:
         found += [_speed(comparison), _acceptance(comparison), _steps(comparison), _resources(comparison)]
     found += [_orchestration(model, costs) for model, costs in results.orchestration.items()]
-    if results.widths:
-        found.append(_widths(results.widths))
+    if results.audit is not None:
+        found.append(_audit(results.audit))
     if results.drafting:
         found.append(_drafting(results.drafting))
     if results.turns:
@@ -245,9 +246,17 @@ def _turns(costs: Sequence[TurnCost]) -> Table:
     return Table("First token of a second chat turn", headings, rows)
 
 
-def _widths(costs: Sequence[WidthCost]) -> Table:
-    rows = tuple((str(c.width), spread(c.ms, 2), f"{c.ratio:.2f}", f"{c.ms.median / c.width:.2f}") for c in costs)
-    return Table("A batch of the target by its width", ("rows", "ms", "x one row", "ms per row"), rows)
+def _audit(audit: Audit) -> Table:
+    single = {row.context: row.cost_s for row in audit.rows if row.width == 1}
+    rows = tuple(
+        (
+            str(row.context), str(row.width), f"{row.cost_s * 1e3:.2f}", f"{row.cost_s / single[row.context]:.2f}",
+            "yes" if row.exact else f"no, {row.max_difference:.2g}",
+        )
+        for row in audit.rows
+    )  # fmt: skip
+    headings = ("tokens held", "rows", "ms", "x one row", "equal to one row")
+    return Table("A batch of the target by its width", headings, rows, (audit.recommendation,))
 
 
 def _checkpoints(costs: Sequence[CheckpointCost]) -> Table:

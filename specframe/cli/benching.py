@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import attrs
 import typer
@@ -99,6 +99,12 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
             rich_help_panel=_MODEL,
         ),
     ),
+    (
+        "numerics",
+        str,
+        "fast",
+        typer.Option("--numerics", metavar="fast|exact", help="Of our sides, as for generate.", rich_help_panel=_MODEL),
+    ),
     ("fetch", bool, False, typer.Option("--fetch", help="Download a catalogue model.", rich_help_panel=_MODEL)),
 )
 
@@ -121,6 +127,7 @@ class MeasureFlags:
     threads: int | None
     gpu_layers: int | None
     library: Path | None
+    numerics: str
     fetch: bool
 
     @classmethod
@@ -138,10 +145,12 @@ class MeasureFlags:
 
     @classmethod
     def from_cli(cls, values: dict[str, Any]) -> MeasureFlags:
-        """Raises ConfigError when the draft file is not there."""
+        """Raises ConfigError when the draft file is not there, or a value is none of those possible."""
         flags = cls(**values)
         if flags.draft is not None and not flags.draft.is_file():
             raise ConfigError(f"there is no draft file {str(flags.draft)!r}")
+        if flags.numerics not in ("fast", "exact"):
+            raise ConfigError(f"--numerics is fast or exact, not {flags.numerics!r}")
         return flags
 
     @property
@@ -163,6 +172,7 @@ class MeasureFlags:
             n_ubatch=min(512, self.batch),
             n_threads=self.threads or default_threads(),
             n_gpu_layers=self.gpu_layers,
+            numerics=cast("Literal['fast', 'exact']", self.numerics),
             max_tokens=self.max_tokens or (_QUICK_TOKENS if self.quick else 256),
             temperature=self.temperature,
             seed=self.seed,
@@ -217,7 +227,7 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
     parts: Annotated[
         str,
         typer.Option(
-            "--parts", metavar="NAMES", help="compare, widths, turns, checkpoints, orchestration, drafting; all."
+            "--parts", metavar="NAMES", help="compare, audit, turns, checkpoints, orchestration, drafting; all."
         ),
     ] = "compare",
     out: Annotated[

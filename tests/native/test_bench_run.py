@@ -42,7 +42,7 @@ def bench(*arguments: object) -> Answer:
 
 def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp_path: Path) -> None:
     sides = ("-s", "mtp(n_max=2)", "-s", "server", "-s", "server:draft-mtp(n_max=2)")
-    done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,widths,checkpoints", "--out", tmp_path)
+    done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,audit,checkpoints", "--out", tmp_path)
     assert done.code == 0, done.err
     assert "Speed" in done.out
     data = json.loads((tmp_path / "results.json").read_text())
@@ -59,7 +59,7 @@ def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp
     assert drafted["ms_per_step"]["draft"] > 0
     assert [turn["side"] for turn in data["turns"]] == ["plain", "mtp(n_max=2)"]
     assert all(turn["shared_tokens"] > 100 for turn in data["turns"])
-    assert [cost["width"] for cost in data["widths"]][:2] == [1, 2]
+    assert {row["context"] for row in data["audit"]["rows"]} == {32, 640}
     assert {cost["place"] for cost in data["checkpoints"]} == {"host", "device"}
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     # Nothing is measured twice: resuming a finished run takes no time, and says the same.
@@ -97,6 +97,7 @@ def test_a_report_is_filled_in_without_private_paths(zoo: Callable[[str], Path])
         (("--parts", "all,none"), "no part"),
         (("--resume",), "--out"),
         (("--draft", "missing.gguf"), "missing.gguf"),
+        (("--numerics", "right"), "fast or exact"),
         (("--grid", "n"), "KEY=VALUES"),
         (("--ngram-n", "2", "--grid", "n=3"), "each key once"),
         (("--n-max", "1..2"), "n_max"),

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
+from specframe.backends.llama.audit import Audit, WidthAudit
 from specframe.bench import costs, drafting, goals, html, orchestration, plots, results, tables
 from specframe.bench.comparison import Comparison, gather
 from specframe.bench.costs import TurnCost
@@ -62,6 +63,30 @@ def found(**parts: Any) -> Results:
     )
 
 
+def audited(max_difference: float = 0.25) -> Audit:
+    rows = [
+        WidthAudit(
+            context=32,
+            width=width,
+            positions=24,
+            exact=width == 1,
+            max_difference=0.0 if width == 1 else max_difference,
+            flips=0,
+            cost_s=cost_s,
+        )
+        for width, cost_s in ((1, 0.002), (4, 0.006))
+    ]
+    return Audit(
+        model="tiny.gguf",
+        library="lib.so",
+        flash_attn=True,
+        n_threads=1,
+        use_extra_bufts=True,
+        smallest_margin=0.1,
+        rows=tuple(rows),
+    )
+
+
 CHECKPOINT = {"on_device": True, "length": 128, "n_bytes": 2_000_000, "capture_s": [0.001], "restore_s": [0.002]}
 
 EVERYTHING: dict[str, Any] = {
@@ -75,7 +100,7 @@ EVERYTHING: dict[str, Any] = {
     "drafting": [draft_cost(1000, 3.0), draft_cost(64000, 3.3)],
     "turns": [turn("plain", 1.0), turn("ngram-k(n=8)", 1.05)],
     "checkpoints": costs.checkpoints([CHECKPOINT]),
-    "widths": costs.widths([{"width": 1, "seconds": [0.004, 0.002]}, {"width": 4, "seconds": [0.006]}]),
+    "audit": audited(),
     "remarks": ["something was left out"],
 }
 
@@ -103,6 +128,12 @@ def test_near_ties_are_no_faults() -> None:
     assert [g.met for g in goals.of_comparison(compared(*cases, margin=0.1))] == [True]
     assert [g.met for g in goals.of_comparison(compared(*cases, margin=2.0))] == [False]
     assert [g.met for g in goals.of_comparison(gather(cases, lambda _: []))] == [False]
+
+
+def test_an_audit_knows_what_a_near_tie_is() -> None:
+    cases = compared(made.case("plain"), made.case("ngram-k", tokens=(1, 9)), margin=0.3)
+    assert [g.met for g in goals.of_comparison(cases, audited(0.25))] == [True]
+    assert [g.met for g in goals.of_comparison(cases, audited(0.125))] == [False]
 
 
 def auto(workload: str, speed: float) -> Any:
@@ -180,9 +211,10 @@ def test_a_device_that_keeps_checkpoints_on_the_host_is_counted_once() -> None:
     assert (device.place, device.capture_ms.median, device.restore_ms.median) == ("device", 1.0, 2.0)
 
 
-def test_widths_are_held_against_a_single_row() -> None:
-    one_row, four = costs.widths([{"width": 1, "seconds": [0.002]}, {"width": 4, "seconds": [0.006, 0.006]}])
-    assert (one_row.ratio, four.ratio, four.ms.median) == (1.0, 3.0, 6.0)
+def test_batches_are_held_against_a_single_row() -> None:
+    text = tables.markdown(found(audit=audited()))
+    assert "| 32 | 1 | 2.00 | 1.00 | yes |" in text
+    assert "| 32 | 4 | 6.00 | 3.00 | no, 0.25 |" in text
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------
