@@ -46,6 +46,11 @@ def _list_replaced(zoo: Zoo, path: Path) -> Path:
     return corrupt.edit(path, path, keys={"dflash.target_layers": 3})
 
 
+def _kv_heads(zoo: Zoo, path: Path) -> Path:
+    corrupt.edit(zoo("dflash"), path, drop_keys=["dflash.attention.head_count_kv"])
+    return corrupt.edit(path, path, keys={"dflash.attention.head_count_kv": [1, 0]})
+
+
 def _permuted(zoo: Zoo, path: Path) -> Path:
     names = list(inspect(zoo("dflash")).array("tokenizer.ggml.tokens") or ())
     names[97], names[98] = names[98], names[97]
@@ -118,6 +123,30 @@ BAD: dict[str, tuple[str, str, Make | None, str]] = {
         "dspark", "llama", _edited("dspark-bonus", drop_keys=["dflash.block_size"]), "dflash.block_size is missing"),
     "block size 0": ("dspark", "llama", _edited("dspark-anchor", keys={"dflash.block_size": 0}), "block_size is 0"),
     "anchor alone": ("dflash", "llama", _edited("dflash", keys={"dflash.block_size": 1}), "block_size is 1"),
+    "block without an end": (
+        "dspark", "llama", _edited("dspark-anchor", keys={"dflash.block_size": 25}), "block_size is 25 and must"),
+    "negative epsilon": (
+        "dflash", "llama", _edited("dflash", keys={"dflash.attention.layer_norm_rms_epsilon": -1.0}),
+        "layer_norm_rms_epsilon is -1.0 and must be a number from 0 on"),
+    "epsilon is no number": (
+        "eagle3", "llama", _edited("eagle3", keys={"eagle3.attention.layer_norm_rms_epsilon": float("nan")}),
+        "layer_norm_rms_epsilon is nan"),
+    "nothing is rotated": (
+        "dflash", "llama", _edited("dflash", keys={"dflash.rope.dimension_count": 0}), "rope.dimension_count is 0 and"),
+    "half a pair is rotated": (
+        "dflash", "llama", _edited("dflash", keys={"dflash.rope.dimension_count": 31}), "rope.dimension_count is 31"),
+    "more is rotated than there is": (
+        "eagle3", "llama", _edited("eagle3", keys={"eagle3.rope.dimension_count": 64}),
+        r"rope.dimension_count is 64 and must be even and at most the head size \(16\)"),
+    "more is rotated than the width leaves": (
+        "dflash", "llama",
+        _edited("dflash", drop_keys=["dflash.attention.key_length", "dflash.attention.value_length"]),
+        r"rope.dimension_count is 32 and must .* the head size \(8\)"),
+    "a layer without keys": (
+        "dflash", "llama", _kv_heads, r"attention.head_count_kv is \[1, 0\] and must be at least 1 in every layer"),
+    "states of another width": (
+        "dflash2", "llama", _edited("dflash2", keys={"dflash.embedding_length_out": 1000}),
+        r"embedding_length_out is 1000 and must equal embedding_length \(64\)"),
     "causal is no flag": (
         "dflash", "llama", _edited("dflash", keys={"dflash.attention.causal": 1}), "attention.causal is 1 and should"),
     "keys and values differ": (

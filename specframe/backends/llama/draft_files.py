@@ -17,6 +17,10 @@ from specframe.backends.llama.vocab_difference import vocabulary_difference
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 
+#: Longest block with a Markov head, which llama.cpp repeats in the graph for every token; longer ones do not fit into
+#: the graph of a small draft, and end the process. Trained ones have about eight tokens.
+MAX_MARKOV_BLOCK = 24
+
 #: Layers an EAGLE-3 draft reads.
 EAGLE_LAYERS = 3
 
@@ -65,10 +69,23 @@ def _check_layers(target: GgufFile, draft: GgufFile) -> None:
             )
 
 
-def _check_heads_of_attention(draft: GgufFile) -> None:
+def _check_attention(draft: GgufFile) -> None:
+    """Sizes that the graphs of drafts take for granted."""
+    width, n_head = draft.integer("{arch}.embedding_length") or 0, draft.get("{arch}.attention.head_count")
+    if (out := draft.integer("{arch}.embedding_length_out")) not in {None, width}:
+        raise wrong(draft, "{arch}.embedding_length_out", out, f"equal embedding_length ({width})", _AGAIN)
+    n_kv = draft.get("{arch}.attention.head_count_kv")
+    for key, value in (("head_count", n_head), ("head_count_kv", n_kv)):
+        if isinstance(value, tuple) and not all(value):
+            raise wrong(draft, f"{{arch}}.attention.{key}", list(value), "be at least 1 in every layer", _AGAIN)
     one, other = (draft.integer(f"{{arch}}.attention.{name}_length") for name in ("key", "value"))
     if one is not None and other is not None and one != other:
         raise wrong(draft, "{arch}.attention.value_length", other, f"equal attention.key_length ({one})", _AGAIN)
+    if one is None and isinstance(n_head, int) and n_head > 0:
+        one = width // n_head
+    n_rot = draft.integer("{arch}.rope.dimension_count")
+    if n_rot is not None and (n_rot < 1 or n_rot % 2 or (one is not None and n_rot > one)):
+        raise wrong(draft, "{arch}.rope.dimension_count", n_rot, f"be even and at most the head size ({one})", _AGAIN)
 
 
 def _check_block(target: GgufFile, draft: GgufFile) -> None:
@@ -78,6 +95,8 @@ def _check_block(target: GgufFile, draft: GgufFile) -> None:
         raise wrong(draft, "{arch}.block_size", None, "be the number of tokens it was trained to draft", _AGAIN)
     if facts.max_draft < 1:
         raise wrong(draft, "{arch}.block_size", facts.block_size, "leave room for a drafted token", _AGAIN)
+    if facts.kind == "dspark" and facts.block_size > MAX_MARKOV_BLOCK:
+        raise wrong(draft, "{arch}.block_size", facts.block_size, f"be at most {MAX_MARKOV_BLOCK}", _AGAIN)
     if not 0 <= facts.mask_token < n_vocab(draft):
         found = draft.get("tokenizer.ggml.mask_token_id")
         raise wrong(draft, "tokenizer.ggml.mask_token_id", found, f"be a token, below {n_vocab(draft)}", _AGAIN)
@@ -86,7 +105,7 @@ def _check_block(target: GgufFile, draft: GgufFile) -> None:
     if draft.integer("{arch}.hyper_connection.count"):  # a stack of DeepSeek-V4 layers
         _check_positive(draft, "attention.output_group_count", "attention.sliding_window")
         return
-    _check_heads_of_attention(draft)
+    _check_attention(draft)
     if facts.kind == "dflash2":
         _check_lattice(draft)
     _check_tensors(draft, _block_tensors(draft, facts.kind))
@@ -106,7 +125,7 @@ def _check_lattice(draft: GgufFile) -> None:
 
 
 def _check_eagle(target: GgufFile, draft: GgufFile) -> None:
-    _check_heads_of_attention(draft)
+    _check_attention(draft)
     _check_width(target, draft, "{arch}.target_hidden_size")
     if (blocks := draft.integer("{arch}.block_count")) != 1:
         raise wrong(draft, "{arch}.block_count", blocks, "be 1: llama.cpp runs a single layer", _AGAIN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from specframe.backends.llama.architectures import DRAFT_ONLY, PROJECTORS
 from specframe.backends.llama.gguf import GgufFile, LongArray
 from specframe.core.errors import ConfigError
@@ -29,6 +31,10 @@ def validate_loadable(file: GgufFile) -> None:
     if scaling is not None and scaling not in _ROPE_SCALING:
         raise wrong(file, "{arch}.rope.scaling.type", scaling, f"be one of {', '.join(_ROPE_SCALING)}")
     _check_range(file, "{arch}.full_attention_interval", 1, None)  # a divisor
+    for key in ("{arch}.attention.layer_norm_rms_epsilon", "{arch}.attention.layer_norm_epsilon"):
+        value = file.get(key)
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise wrong(file, key, value, "be a number from 0 on")
     _check_vocabulary(file)
 
 
