@@ -36,6 +36,7 @@ PLAIN_RATIO = 0.98
 PEER_RATIO = 1.00
 AUTO_OVER_PLAIN = 0.98
 WRONG_OVER_PLAIN = 0.97
+CHOSEN_OVER_FIXED = 0.95
 AUTO_OVER_PLAIN_WITH_REUSE = 1.15
 AUTO_OVER_DEFAULT_WITH_REUSE = 1.25
 AUTO_OVER_BEST = 0.97
@@ -75,6 +76,9 @@ def of_comparison(comparison: Comparison, audit: Audit | None = None) -> list[Go
     """
     goals = [goal for row in comparison.rows for goal in _against_peer(comparison, row)]
     goals += _of_auto(comparison)
+    goals += [
+        goal for row in comparison.rows if row.side.draft_length == "auto" for goal in _of_lengths(comparison, row)
+    ]
     for row in comparison.rows:
         if row.side.strategy == AlwaysWrong.name and row.speed_up is not None:
             what = f"{row.side.label} on {row.workload}, x plain"
@@ -128,6 +132,29 @@ def _of_auto(comparison: Comparison) -> list[Goal]:
         if reuse := [ratio for workload, ratio in ratios.items() if workload in REUSE]:
             name = f"auto where the answer repeats the prompt, x {what}, geometric mean of {len(reuse)}"
             goals.append(Goal(name, geometric_mean(reuse), bound, at_least=True))
+    return goals
+
+
+def _of_lengths(comparison: Comparison, chosen: Row) -> list[Goal]:
+    """Lengths that were chosen against the best fixed one of the same strategy."""
+    fixed = {
+        row.side.draft_length: row
+        for row in comparison.rows
+        if row.workload == chosen.workload
+        and isinstance(row.side.draft_length, int)
+        and (row.side.family, row.side.options) == (chosen.side.family, chosen.side.options)
+    }
+    if not fixed:
+        return []
+    best = max(fixed, key=lambda length: fixed[length].speed.median)
+    ratio = chosen.over(fixed[best].runs)
+    what = f"{chosen.side.label} on {chosen.workload}"
+    goals = []
+    if ratio is not None:
+        goals.append(Goal(f"{what}, x the best fixed length, {best}", ratio.median, CHOSEN_OVER_FIXED, at_least=True))
+    if steps := chosen.first.stats.get("scheduler", {}).get("lengths"):
+        usual = int(max(steps, key=steps.__getitem__))
+        goals.append(Goal(f"{what}, usual length {usual}, tokens from the best fixed one", abs(usual - best), 1, False))
     return goals
 
 

@@ -171,6 +171,20 @@ def test_being_wrong_must_cost_next_to_nothing() -> None:
     assert next((g.value, g.bound, g.met) for g in goals.of_comparison(comparison)) == (0.96, 0.97, False)
 
 
+def test_chosen_lengths_are_held_against_the_best_fixed_one() -> None:
+    stats = {**made.STATS, "scheduler": {"lengths": {"0": 3, "4": 9}}}
+    comparison = compared(
+        made.case("plain"),
+        made.case("mtp(n_max=8)@auto", 190, stats=stats),
+        made.case("mtp(n_max=8)@2", 100, grid=True),
+        made.case("mtp(n_max=8)@6", 200, grid=True),
+        made.case("mtp(n_max=4)@4", 900),
+    )
+    lengths = goals.of_comparison(comparison)[:2]
+    assert [(g.value, g.bound, g.met) for g in lengths] == [(0.95, 0.95, True), (2, 1, False)]
+    assert goals.of_comparison(compared(made.case("plain"), made.case("mtp@auto")))[0].bound == 0
+
+
 def test_only_cases_with_a_goal_have_one() -> None:
     measured = [cost(20.0), cost(500.0, Case(name="long", draft=48))]
     assert [(g.value, g.bound) for g in goals.of_orchestration("tiny", measured)] == [(20.0, 25.0)]
