@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +36,9 @@ def audit(  # noqa: PLR0917 -- typer calls it by name
     library: Annotated[
         Path | None, typer.Option("--library", metavar="FILE", help="llama.cpp library to use, and no other.")
     ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Compare these settings with others that could be faster.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure whether and how logits depend on the number of tokens evaluated together, and what that costs."""
@@ -44,9 +47,17 @@ def audit(  # noqa: PLR0917 -- typer calls it by name
     from specframe.backends.llama.library import load_library  # noqa: PLC0415
     from specframe.backends.llama.model import Model  # noqa: PLC0415
 
-    path = catalogue.resolve(model)
-    with Model(path, library=load_library(library), n_gpu_layers=gpu_layers, use_extra_bufts=repack) as opened:
-        found = auditor.audit(opened, n_threads=threads, n_ubatch=ubatch, flash_attn=flash_attn)
+    path, native = catalogue.resolve(model), load_library(library)
+    options: dict[str, Any] = {"n_threads": threads, "n_ubatch": ubatch, "flash_attn": flash_attn}
+    if sweep:
+        given = {name: value for name, value in options.items() if value is not None}
+        settings = auditor.sweep(
+            lambda **more: Model(path, library=native, n_gpu_layers=gpu_layers, **more), contexts=(32,), **given
+        )
+        _print_sweep(settings, as_json=as_json)
+        return
+    with Model(path, library=native, n_gpu_layers=gpu_layers, use_extra_bufts=repack) as opened:
+        found = auditor.audit(opened, **options)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -58,8 +69,7 @@ def _print(found: Audit) -> None:
         {
             "model": found.model,
             "runtime": found.library,
-            "settings": f"{found.n_threads} threads, flash attention {'on' if found.flash_attn else 'off'}, "
-            f"repacked weights {'on' if found.use_extra_bufts else 'off'}",
+            "settings": found.settings,
             "smallest margin": f"{found.smallest_margin:.3g}",
         }
     )
@@ -80,3 +90,20 @@ def _print(found: Audit) -> None:
         ],
     )
     print(found.recommendation)
+
+
+def _print_sweep(settings: list[Audit], *, as_json: bool) -> None:
+    fastest = min(settings, key=lambda found: found.verification_cost_s)
+    if as_json:
+        print_json({"settings": [found.to_dict() for found in settings], "fastest": fastest.settings})
+        return
+    widths = [str(row.width) for row in settings[0].rows]
+    print_table(
+        ("settings", "equal up to", *(f"ms at {width}" for width in widths)),
+        [
+            (found.settings, str(found.exact_width), *(f"{row.cost_s * 1e3:.1f}" for row in found.rows))
+            for found in settings
+        ],
+        title=f"{settings[0].model} on {settings[0].library}",
+    )
+    print(f"fastest at widths 2 to 16: {fastest.settings}")

@@ -18,7 +18,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough to see that it works."""
     real = auditor.audit
     monkeypatch.setattr(
-        auditor, "audit", lambda model, **options: real(model, widths=(1, 2, 4), contexts=(8,), **options)
+        auditor, "audit", lambda model, **options: real(model, **{**options, "widths": (1, 2, 4), "contexts": (8,)})
     )
 
 
@@ -32,6 +32,16 @@ def test_audit_as_a_table_and_as_json(cli: Cli, model: Path) -> None:
     assert text.code == 0
     assert "flash attention off" in text.out
     assert "equal to" in text.out
+
+
+def test_a_sweep_names_the_fastest_settings(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    document = cli("audit", model, "--sweep", "--json").document
+    settings = document["settings"]
+    assert {each["use_extra_bufts"] for each in settings} == {True, False}
+    assert "flash attention off" in {each["settings"].split(", ")[1] for each in settings}
+    assert document["fastest"] == min(settings, key=lambda each: each["verification_cost_s"])["settings"]
+    assert "fastest at widths 2 to 16: " in cli("audit", model, "--sweep").out
 
 
 def test_exact_numerics_of_a_model_that_rounds_are_exit_2(cli: Cli, model: Path) -> None:

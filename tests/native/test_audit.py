@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
+from typing_extensions import Self
 
 import specframe
 from specframe.backends.llama import audit as auditor
@@ -107,7 +109,14 @@ def row(width: int, *, exact: bool = True, difference: float = 0.0) -> WidthAudi
 
 def verdict(*rows: WidthAudit, flash_attn: bool = True) -> Audit:
     return Audit(
-        model="m", library="l", flash_attn=flash_attn, n_threads=1, use_extra_bufts=True, smallest_margin=0.5, rows=rows
+        model="m",
+        library="l",
+        flash_attn=flash_attn,
+        n_threads=1,
+        n_ubatch=512,
+        use_extra_bufts=True,
+        smallest_margin=0.5,
+        rows=rows,
     )
 
 
@@ -204,6 +213,39 @@ def test_weights_stay_as_they_are_where_repacking_rounds_differently() -> None:
         with pytest.raises(ZeroDivisionError):
             open_exact(FakeModel, {})  # type: ignore[arg-type]
         assert opened[-1].closed
+
+
+def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[bool] = []
+    costs = iter(range(1000, 0, -1))
+
+    class Opened:
+        def __init__(self, *, use_extra_bufts: bool) -> None:
+            opened.append(use_extra_bufts)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing to close."""
+
+    def measured(_model: Opened, **options: Any) -> Audit:
+        found = verdict(attrs.evolve(row(4), cost_s=float(next(costs))), flash_attn=options.get("flash_attn", True))
+        return attrs.evolve(found, n_threads=options["n_threads"], n_ubatch=options.get("n_ubatch", 512))
+
+    monkeypatch.setattr(auditor, "audit", measured)
+    monkeypatch.setattr(auditor, "default_threads", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    found = auditor.sweep(Opened, rounds=2)  # type: ignore[arg-type]
+    assert opened == [True, False]
+    assert [(each.n_threads, each.flash_attn, each.n_ubatch) for each in found] == [
+        (4, True, 512), (1, True, 512), (2, True, 512), (8, True, 512), (4, False, 512), (4, True, 64), (4, True, 512)
+    ]  # fmt: skip
+    # The second of two rounds was the cheaper one, for each.
+    assert [each.verification_cost_s for each in found] == pytest.approx([994, 993, 992, 991, 990, 989, 987])
+    assert verdict(row(1)).verification_cost_s == float("inf")
 
 
 @pytest.mark.slow

@@ -34,7 +34,8 @@ TESTS = (
     "tests/native/test_features.py",
     "tests/native/test_lossless_native.py",
     "tests/native/test_model.py",
-    "tests/native/test_mtp_session.py",
+    "tests/native/test_autoregressive_session.py",
+    "tests/native/test_block_context.py",
     "tests/native/test_sampler.py",
     "tests/native/test_session_native.py",
 )

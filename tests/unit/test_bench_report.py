@@ -81,6 +81,7 @@ def audited(max_difference: float = 0.25) -> Audit:
         library="lib.so",
         flash_attn=True,
         n_threads=1,
+        n_ubatch=512,
         use_extra_bufts=True,
         smallest_margin=0.1,
         rows=tuple(rows),

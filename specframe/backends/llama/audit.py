@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +39,8 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 48, TILED_ROWS - 1)
 CONTEXTS = (32, 640)
 #: Positions that are looked at per width, at least.
 _POSITIONS = 24
+#: Widths of verifications of common drafts.
+_COMMON = range(2, 17)
 #: Counts up when the kernels are chosen in another way: what was found before says nothing any more.
 _POLICY = 1
 _TEXT = """The keeper counted 128 steps to the lamp, as he did every night, and wrote the number down beside the date.
@@ -78,6 +82,7 @@ class Audit:
     library: str
     flash_attn: bool
     n_threads: int
+    n_ubatch: int
     use_extra_bufts: bool
     smallest_margin: float
     """Smallest distance between the two largest logits of a row of plain decoding."""
@@ -107,6 +112,20 @@ class Audit:
         return 0 <= margin <= 2 * self.max_difference
 
     @property
+    def settings(self) -> str:
+        """For people."""
+        return (
+            f"{self.n_threads} thread{'s' if self.n_threads > 1 else ''}, flash attention {_on(self.flash_attn)}, "
+            f"repacked weights {_on(self.use_extra_bufts)}, {self.n_ubatch} tokens at a time"
+        )
+
+    @property
+    def verification_cost_s(self) -> float:
+        """Geometric mean of what batches of 2 to 16 tokens cost: those of common drafts."""
+        costs = [row.cost_s for row in self.rows if row.width in _COMMON]
+        return statistics.geometric_mean(costs) if costs else math.inf
+
+    @property
     def recommendation(self) -> str:
         """What to do about it, in a sentence."""
         if self.exact_width > 1:
@@ -121,8 +140,10 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, with what follows from it."""
         return attrs.asdict(self) | {
+            "settings": self.settings,
             "exact_width": self.exact_width,
             "max_difference": self.max_difference,
+            "verification_cost_s": self.verification_cost_s,
             "recommendation": self.recommendation,
         }
 
@@ -132,6 +153,10 @@ class Audit:
         names = {field.name for field in attrs.fields(cls)}
         kept = {name: value for name, value in raw.items() if name in names}
         return cls(**{**kept, "rows": tuple(WidthAudit(**row) for row in raw["rows"])})
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
 
 
 def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[int] = CONTEXTS, **options: Any) -> Audit:
@@ -163,10 +188,45 @@ def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[in
         library=f"{model.library.source} ({model.library.path})",
         flash_attn=chosen.flash_attn,
         n_threads=chosen.n_threads or default_threads(),
+        n_ubatch=chosen.n_ubatch,
         use_extra_bufts=model.use_extra_bufts,
         smallest_margin=min(margins),
         rows=tuple(rows),
     )
+
+
+def sweep(open_model: Callable[..., Model], *, rounds: int = 3, **options: Any) -> list[Audit]:
+    """Audit the settings that matter for speed, one changed at a time; the usual ones come first.
+
+    Rounds over all settings alternate, so that a machine that is slow for a while slows none in particular; the cost of
+    each width is the least of its rounds.
+
+    Args:
+        open_model: opens the model, with further keywords.
+        rounds: repetitions.
+        **options: of the audits.
+    """
+    cores, processors = default_threads(), os.cpu_count() or 1
+    changes: list[dict[str, Any]] = [
+        {},
+        *({"n_threads": n} for n in sorted({1, max(1, cores // 2), processors} - {cores})),
+        {"flash_attn": False},
+        {"n_ubatch": TILED_ROWS},
+    ]
+    best: dict[int, Audit] = {}
+    # Weights are repacked when a model is loaded, so there is one model for each way, one at a time.
+    for base, repack in ((0, True), (len(changes), False)):
+        with open_model(use_extra_bufts=repack) as model:
+            for _ in range(rounds):
+                for i, change in enumerate(changes if repack else changes[:1], base):
+                    found = audit(model, **{"n_threads": cores, **options, **change})
+                    best[i] = found if i not in best else _faster(best[i], found)
+    return [best[i] for i in sorted(best)]
+
+
+def _faster(one: Audit, other: Audit) -> Audit:
+    pairs = zip(one.rows, other.rows, strict=True)
+    return attrs.evolve(one, rows=tuple(attrs.evolve(a, cost_s=min(a.cost_s, b.cost_s)) for a, b in pairs))
 
 
 def audited(model: Model, **options: Any) -> Audit:
