@@ -55,7 +55,7 @@ def test_the_text_is_the_targets(zoo: Zoo, case: Case, n_seq: int, sampling: Sam
     draft = path_of(zoo, case.draft)
     with engine(zoo(case.target), draft, n_seq=n_seq, **case.options) as (running, _):
         plain = [running.submit(request(p, n=40, sampling=sampling)).result().tokens for p in PROMPTS]
-        for n_max in range(1, 9):
+        for n_max in (1, 2, 3, 8):
             wanted = [request(p, spec(draft, case.cls, n_max=n_max), n=40, sampling=sampling) for p in PROMPTS]
             done = [generation.result() for generation in [running.submit(each) for each in wanted]]
             assert [each.tokens for each in done] == plain
