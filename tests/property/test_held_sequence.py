@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -117,3 +118,26 @@ class Machine(RuleBasedStateMachine):
 
 
 TestHeldSequence = Machine.TestCase
+
+
+@given(st.data())
+def test_tokens_keep_their_states_when_others_are_dropped(data: st.DataObject) -> None:
+    text = data.draw(st.lists(TOKENS, min_size=4, max_size=12))
+    held, n = HeldSequence(WIDTH, N_ROWS), len(text)
+    held.begin([])
+    first = data.draw(st.integers(1, n - 1))
+    for start, end in ((0, first), (first, n)):
+        held.seen(Decoded(0, start, text[start:end], states_of(text, 0)[start:end]))
+    held.evaluated = data.draw(st.integers(max(2, n - N_ROWS + 1), n))
+    n_drop = data.draw(st.integers(1, held.evaluated - 1))
+    n_keep = data.draw(st.integers(0, held.evaluated - 1 - n_drop))
+    waiting = held.evaluated
+    held.drop(n_keep, n_drop)
+    assert held.tokens == text[:n_keep] + text[n_keep + n_drop :]
+    found = held.waiting(len(held.tokens))
+    assert found is not None
+    assert held.evaluated == waiting - n_drop
+    assert found[0] == text[waiting:]
+    np.testing.assert_array_equal(found[1], states_of(text, waiting - 1))
+    again = held.begin([*held.tokens[: n_keep + 1], 9])
+    assert again <= n_keep + 1
