@@ -168,6 +168,12 @@ BAD: dict[str, tuple[str, str, Make | None, str]] = {
         "dspark", "llama", _edited("dspark-anchor", drop_tensors=["markov_w2.weight"]), "markov_w2.weight is not"),
     "selector missing": (
         "dflash2", "llama", _edited("dflash2", drop_tensors=["selector_successor.weight"]), "selector_successor"),
+    "convolution of another type": (
+        "dflash2",
+        "llama",
+        _edited("dflash2", tensors={"blk.0.attn_conv_base": np.zeros((2, 3, 64), np.int64)}),
+        "blk.0.attn_conv_base is of type i64 and must be f32",
+    ),
     "convolution missing": (
         "dflash2", "llama", _edited("dflash2", drop_tensors=["blk.1.ffn_conv_base"]), "blk.1.ffn_conv_base is not"),
     "DeepSeek-V4 without groups": (

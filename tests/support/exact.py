@@ -71,7 +71,8 @@ def quantized(source: Path, destination: Path, *, kind: str = "Q8_0", eos: int |
             value = eos
         writer.add_key_value(name, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
     for tensor in reader.tensors:
-        is_matrix = len(tensor.shape) >= 2 and tensor.shape[0] % 32 == 0 and "conv1d" not in tensor.name
+        is_weight = tensor.name.endswith(".weight") and "conv1d" not in tensor.name
+        is_matrix = is_weight and len(tensor.shape) >= 2 and tensor.shape[0] % 32 == 0
         if is_matrix:
             writer.add_tensor(tensor.name, package.quants.quantize(np.array(tensor.data), wanted), raw_dtype=wanted)
         else:

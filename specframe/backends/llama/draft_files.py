@@ -122,6 +122,10 @@ def _check_lattice(draft: GgufFile) -> None:
         raise wrong(
             draft, "{arch}.selector_top_k", top_k, f"fit k * (k + 1) into {width} values (embedding_length)", _AGAIN
         )
+    for name, tensor in draft.tensors.items():
+        # It is added to what the layer computes, which llama.cpp cannot do with another type.
+        if name.endswith("_conv_base") and tensor.kind != "f32":
+            raise ConfigError(f"{draft.path}: the tensor {name} is of type {tensor.kind} and must be f32; {_AGAIN}")
 
 
 def _check_eagle(target: GgufFile, draft: GgufFile) -> None:
