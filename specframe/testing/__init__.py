@@ -9,6 +9,7 @@ from specframe.testing.drafters import ALL_JUNK, Arbitrary, AsBatch, Crash, Junk
 from specframe.testing.errors import ContractError, StrategyContractError
 from specframe.testing.faults import Call, Fault, When
 from specframe.testing.reference import Output, reference, tape
+from specframe.testing.replay import Divergence, ReplayReport, replay
 from specframe.testing.scripted import ScriptedTarget
 from specframe.testing.strategy_check import StrategyReport, check_strategy
 from specframe.testing.vocabulary import UTF8_PIECES, ScriptedVocab, letter_pieces
@@ -22,12 +23,14 @@ __all__ = [
     "Call",
     "ContractError",
     "Crash",
+    "Divergence",
     "Fault",
     "Junk",
     "Noisy",
     "Oracle",
     "Output",
     "Poison",
+    "ReplayReport",
     "ScriptedTarget",
     "ScriptedVocab",
     "StrategyContractError",
@@ -37,5 +40,6 @@ __all__ = [
     "check_strategy",
     "letter_pieces",
     "reference",
+    "replay",
     "tape",
 ]

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 import specframe
-from specframe.core.request import Completion, FinishReason
+from specframe.backends.llama.model import Model
+from specframe.backends.llama.target import LlamaTarget
+from specframe.core.request import Completion, FinishReason, Request
+from specframe.core.sampling import SamplingParams
 from specframe.llm import LLM
+from specframe.testing import replay
 from tests.support.lossless import check_stats
 
 pytestmark = pytest.mark.slow
@@ -92,6 +96,20 @@ def test_the_text_is_the_same_token_for_token(llm: LLM, task: str, sampling: str
         assert [p.logprob for p in drafted.logprobs] == pytest.approx([p.logprob for p in plain.logprobs], abs=1e-4)
         assert drafted.stats.accepted > 0
         check_stats(drafted.stats, drafted)
+
+
+def test_every_token_is_plain_decodings_own(llm: LLM, smollm2: Path) -> None:
+    strategy, accepted = "first-of(ngram-k(n=4,m=12),ngram-k4v(n=2,m=8))", 0
+    with Model(smollm2) as model, LlamaTarget(model, n_ctx=1024) as target:
+        for question in QUESTIONS.values():
+            prompt = llm.encode_chat([{"role": "user", "content": question}])
+            done = llm.generate(prompt, max_tokens=N_TOKENS, temperature=0.0, strategy=strategy)
+            asked = Request(prompt=prompt, max_tokens=N_TOKENS, sampling=SamplingParams(temperature=0.0))
+            report = replay(target, asked, done)
+            report.check()
+            assert report.n_tokens >= done.completion_tokens > 40
+            accepted += done.stats.accepted
+    assert accepted > 40
 
 
 def test_different_seeds_give_different_texts_each_its_own_with_drafting(llm: LLM) -> None:

@@ -11,6 +11,7 @@ import attrs
 
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
+from specframe.core.combination import AnySpec
 from specframe.core.engine import Engine
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
@@ -115,7 +116,7 @@ def spec(draft: Path | None = None, cls: type[BatchStrategy] = Mtp, **options: A
     return StrategySpec.of(cls, options, draft)
 
 
-def request(prompt: Sequence[int], strategy: StrategySpec | None = None, n: int = 96, **fields: Any) -> Request:
+def request(prompt: Sequence[int], strategy: AnySpec | None = None, n: int = 96, **fields: Any) -> Request:
     """A request that starts from nothing."""
     given = {"sampling": GREEDY, "reuse_prefix": False, **fields}
     return Request(prompt=list(prompt), max_tokens=n, strategy=strategy, **given)
