@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import attrs
 from typing_extensions import Self, override
 
+from specframe.core.combination import AnySpec, Combination
 from specframe.core.history import History
 from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, Strategy, StrategySpec
 from specframe.testing.errors import StrategyContractError
@@ -51,17 +52,15 @@ class Record:
 
 
 class Probe:
-    """Wraps the class of ``spec``; ``self.spec`` is the wrapped one."""
+    """Wraps the class of ``spec``, or those of its members; ``self.spec`` is the wrapped one."""
 
-    def __init__(self, spec: StrategySpec) -> None:
+    def __init__(self, spec: AnySpec) -> None:
         self.records: list[Record] = []
         self.n_calls = 0
         self._broken: list[StrategyContractError] = []
         self._histories: list[CountingHistory] = []
         self._n_counted = 0
-        cls = spec.cls
-        wrapped = self._wrap_batch(cls) if issubclass(cls, BatchStrategy) else self._wrap_single(cls)
-        self.spec = attrs.evolve(spec, cls=wrapped)
+        self.spec = _replaced(spec, {member: self._wrapped(member) for member in spec.members})
 
     def raise_broken(self) -> None:
         """Raise the first broken rule, if any."""
@@ -86,7 +85,7 @@ class Probe:
         return counting
 
     def _watch(self, request: DraftRequest) -> DraftRequest:
-        return DraftRequest(request.seq, self._count(request.history), request.budget)
+        return attrs.evolve(request, history=self._count(request.history))
 
     def _outcome(self, outcome: Outcome) -> Outcome:
         return attrs.evolve(outcome, history=self._count(outcome.history))
@@ -109,6 +108,12 @@ class Probe:
         self.records.append(Record(ids, total - self._n_counted))
         self._n_counted = total
         return ids
+
+    def _wrapped(self, spec: StrategySpec) -> StrategySpec:
+        cls = spec.cls
+        return attrs.evolve(
+            spec, cls=self._wrap_batch(cls) if issubclass(cls, BatchStrategy) else self._wrap_single(cls)
+        )
 
     def _wrap_single(self, cls: type[Strategy]) -> type[Strategy]:
         probe = self
@@ -161,3 +166,9 @@ class Probe:
                 probe._call("close", super().close)
 
         return Probed
+
+
+def _replaced(spec: AnySpec, members: Mapping[StrategySpec, StrategySpec]) -> AnySpec:
+    if isinstance(spec, StrategySpec):
+        return members[spec]
+    return Combination(spec.kind, tuple(_replaced(part, members) for part in spec.parts))

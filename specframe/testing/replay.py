@@ -72,8 +72,8 @@ def replay(target: Target, request: Request, completion: Completion, *, margin: 
     Args:
         target: the same model with the same settings; what sequence 0 holds is lost.
         request: what was asked, with the prompt.
-        completion: what was answered. The whole prompt is evaluated here in chunks of ``n_batch``; where parts of it were
-            in memory, or it was evaluated in other chunks, rounding may show.
+        completion: what was answered. Its prompt is evaluated here in chunks of ``n_batch``; where parts of it were in
+            memory, or the chunks were others, rounding may show.
         margin: largest difference of logits that still counts as a near tie: what batches of other widths may change.
             0 where logits do not depend on the width.
 

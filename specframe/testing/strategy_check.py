@@ -9,13 +9,15 @@ from typing import Any
 
 import attrs
 
+from specframe.core.combination import AnySpec, Combination, Kind
 from specframe.core.engine import Engine
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Rollback
 from specframe.core.request import Completion, Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
-from specframe.core.strategy import AnyStrategyClass, StrategySpec
+from specframe.core.strategy import AnyStrategyClass, DraftRequest, StrategySpec
+from specframe.testing.drafters import Arbitrary
 from specframe.testing.errors import StrategyContractError
 from specframe.testing.probe import Probe, Record
 from specframe.testing.reference import Output, reference
@@ -55,7 +57,7 @@ class StrategyReport:
 
 
 def check_strategy(
-    strategy: AnyStrategyClass | StrategySpec,
+    strategy: AnyStrategyClass | AnySpec,
     options: Mapping[str, Any] | None = None,
     *,
     draft_path: Path | None = None,
@@ -67,10 +69,11 @@ def check_strategy(
     Checked: the declarations; that output equals plain decoding for every kind of memory, one and three sequences,
     greedy and seeded; that nothing raises; that drafts are token ids of the vocabulary and no longer than the budget;
     prompts of one token; cancelled, repeated and interleaved requests; that nothing drafted depends on an earlier
-    request; that the work per step does not grow with the context.
+    request; that the work per step does not grow with the context; all of that also behind the guesses of another
+    strategy, if it says that it continues them.
 
     Args:
-        strategy: The class, or a spec with options.
+        strategy: The class, a spec with options, or a combination.
         options: Options of the class.
         draft_path: Its draft file, if it uses one.
         shares_state: Set for a strategy that learns from earlier requests on purpose.
@@ -80,10 +83,16 @@ def check_strategy(
         StrategyContractError: A rule is broken; the message names it.
         ConfigError: The options are wrong, or the strategy needs what scripted targets cannot provide.
     """
-    spec = strategy if isinstance(strategy, StrategySpec) else StrategySpec.of(strategy, options, draft_path)
-    _check_declarations(spec)
+    if isinstance(strategy, StrategySpec | Combination):
+        spec: AnySpec = strategy
+    else:
+        spec = StrategySpec.of(strategy, options, draft_path)
+    for member in spec.members:
+        _check_declarations(member)
     check = _Check(spec, make_target)
     check.lossless_everywhere()
+    if spec.continues:
+        check.lossless_behind_another()
     check.cancelled_requests_leave_no_trace()
     if not shares_state:
         check.requests_do_not_see_each_other()
@@ -116,12 +125,12 @@ def _check_declarations(spec: StrategySpec) -> None:
 class _Check:
     """One run of the check: engines, requests, and what the probe wrote down."""
 
-    def __init__(self, spec: StrategySpec, make_target: Callable[..., ScriptedTarget]) -> None:
+    def __init__(self, spec: AnySpec, make_target: Callable[..., ScriptedTarget]) -> None:
         self._make = make_target
         self._probe = Probe(spec)
         self._spec = self._probe.spec
         self._completions: list[Completion] = []
-        lacking = spec.cls.needs & ~self._target().info.provides
+        lacking = spec.needs & ~self._target().info.provides
         if lacking:
             raise ConfigError(f"strategy {spec.name!r} needs {lacking.name}, which scripted targets do not provide")
 
@@ -155,6 +164,20 @@ class _Check:
         plain = reference(self._target(**arguments), attrs.evolve(request, strategy=None))
         plain.check_equals(Output.of(completion), f"output drafted by {self._spec.name!r}")
         self._completions.append(completion)
+
+    def lossless_behind_another(self) -> None:
+        """Continue guesses that are wrong more often than not."""
+
+        def guess(request: DraftRequest) -> Sequence[int]:
+            return [request.history[-1], request.history[0]][: request.budget]
+
+        probed, another = self._spec, StrategySpec.of(Arbitrary, {"choose": guess})
+        self._spec = Combination(Kind.EXTEND, (another, probed))
+        try:
+            requests = [self._request(prompt) for prompt in ((1,), (1, 2, 3, 1, 2, 3, 1, 2), tuple(range(11)) * 3)]
+            self._compare({"n_seq": 3}, requests)
+        finally:
+            self._spec = probed
 
     def cancelled_requests_leave_no_trace(self) -> None:
         """Requests that end in the middle, followed by a whole one."""

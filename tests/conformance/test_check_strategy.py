@@ -9,6 +9,7 @@ import attrs
 import pytest
 from typing_extensions import override
 
+from specframe.core.combination import Combination, Kind
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
@@ -39,6 +40,28 @@ def test_honest_strategies_pass(strategy: AnyStrategyClass) -> None:
     assert report.requests > 40
     assert report.draft_calls > 0
     assert report.accepted <= report.verified <= report.drafted
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_combination_is_checked_like_a_strategy(kind: Kind) -> None:
+    inner = Combination(kind, (StrategySpec.of(NgramK, {"n": 4}), StrategySpec.of(AsBatch)))
+    report = check_strategy(Combination(kind, (inner, StrategySpec.of(NgramK4V, {"n": 2, "m": 3}))))
+    assert report.strategy == f"{kind.value}({kind.value}(ngram-k(n=4),as-batch),ngram-k4v(n=2,m=3))"
+    assert report.accepted > 0
+
+
+class _OverrunsBehindAnother(Strategy):
+    name = "overruns-behind-another"
+    continues = True
+
+    @override
+    def draft(self, request: DraftRequest) -> Sequence[int]:
+        return [1] * (request.budget + len(request.ahead))
+
+
+def test_a_broken_member_is_found_in_a_combination() -> None:
+    with pytest.raises(StrategyContractError, match=r"'first-of.*at most request.budget"):
+        check_strategy(Combination(Kind.FIRST_OF, (StrategySpec.of(NgramK), StrategySpec.of(_TooLong))))
 
 
 def test_the_report_says_how_well_it_guessed() -> None:
@@ -228,6 +251,7 @@ def test_options_that_cannot_be_told_apart_are_refused() -> None:
         (_Remembers, "an earlier request must not change"),
         (_RemembersInBatch, "an earlier request must not change"),
         (_TooLong, "at most request.budget"),
+        (_OverrunsBehindAnother, "at most request.budget"),
         (_Outside, "outside the vocabulary"),
         (_NotTokens, "must return token ids"),
         (_RaisesOnShortHistory, r"draft\(\) raised IndexError"),

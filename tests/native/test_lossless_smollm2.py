@@ -103,7 +103,8 @@ def test_every_token_is_plain_decodings_own(llm: LLM, smollm2: Path) -> None:
     with Model(smollm2) as model, LlamaTarget(model, n_ctx=1024) as target:
         for question in QUESTIONS.values():
             prompt = llm.encode_chat([{"role": "user", "content": question}])
-            done = llm.generate(prompt, max_tokens=N_TOKENS, temperature=0.0, strategy=strategy)
+            options: dict[str, Any] = {"max_tokens": N_TOKENS, "temperature": 0.0, "reuse_prefix": False}
+            done = llm.generate(prompt, strategy=strategy, **options)
             asked = Request(prompt=prompt, max_tokens=N_TOKENS, sampling=SamplingParams(temperature=0.0))
             report = replay(target, asked, done)
             report.check()
