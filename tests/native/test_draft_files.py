@@ -217,6 +217,9 @@ BAD: dict[str, tuple[str, str, Make | None, str]] = {
         "eagle3", "llama", _edited("eagle3", drop_tensors=["blk.0.attn_norm_2.weight"]), "attn_norm_2.weight is not"),
     "EAGLE-3 without a declared norm": (
         "eagle3", "llama", _edited("eagle3", keys={"eagle3.norm_before_fc": True}), "enc.output_norm.weight is not"),
+    "EAGLE-3 with embeddings of fewer tokens": (
+        "eagle3", "llama", _edited("eagle3", tensors={"token_embd.weight": np.zeros((200, 64))}),
+        "token_embd.weight has 200 tokens and the vocabulary 288"),
     "EAGLE-3 keys and values differ": (
         "eagle3", "llama", _edited("eagle3", keys={"eagle3.attention.value_length": 8}), "attention.value_length is 8"),
 }  # fmt: skip

@@ -135,11 +135,15 @@ def _check_eagle(target: GgufFile, draft: GgufFile) -> None:
         raise wrong(draft, "{arch}.block_count", blocks, "be 1: llama.cpp runs a single layer", _AGAIN)
     if not {"token_embd.weight", "output.weight"} <= draft.tensors.keys():
         _check_width(target, draft, "{arch}.embedding_length")  # it takes the target's
-    tensors = [
-        "fc",
-        "output_norm",
-        *(["enc.output_norm"] if flag(draft, "{arch}.norm_before_fc", default=False) else []),
-    ]
+    own = draft.tensors.get("token_embd.weight")
+    if own is not None and own.shape[-1] != n_vocab(draft):  # llama.cpp takes any number
+        raise ConfigError(
+            f"{draft.path}: the tensor token_embd.weight has {own.shape[-1]} tokens and the vocabulary "
+            f"{n_vocab(draft)}; {_AGAIN}"
+        )
+    tensors = ["fc", "output_norm"]
+    if flag(draft, "{arch}.norm_before_fc", default=False):
+        tensors.append("enc.output_norm")
     blocks_of = [f"blk.0.{name}" for name in (*_ATTENTION, "attn_norm_2", "attn_v")]
     _check_tensors(draft, (f"{name}.weight" for name in (*tensors, *blocks_of)))
 
