@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -95,14 +94,12 @@ def measure(task: Task, *, run: Run = run_process, progress: Progress = lambda *
     """
     task, remarks = prepare(task)
     settings = task.settings
-    # For the parts that run in this process; OpenMP reads them when the library is loaded.
-    os.environ.update(settings.environment)
     found = Results(settings=settings, repeat=task.repeat, remarks=remarks)
     plan = Plan(settings=settings, sides=task.sides, prompts=_prompts(task), repeat=task.repeat, screen=task.screen)
     runner = Runner(plan, _store(task), run=run, progress=progress)
     if "compare" in task.parts:
         found.comparison = gather(runner.compare(), runner.margins)
-    ours = [side for side in task.sides if side.engine == OURS]
+    ours = [side for side in task.sides if side.engine == OURS and not side.from_grid]
     _try(found, "turns", task, lambda: setattr(found, "turns", costs.turns(runner.repeated("turns", ours))))
     _try(found, "audit", task, lambda: setattr(found, "audit", Audit.from_dict(runner.once("audit"))))
     _try(found, "checkpoints", task, lambda: _checkpoints(found, runner))

@@ -186,6 +186,19 @@ def test_analytic_models_are_built_once_and_named_when_unknown(tmp_path: Path, m
         models.resolve("zoo:poetry", directory=tmp_path)
 
 
+def test_turns_are_measured_without_the_settings_of_a_grid() -> None:
+    jobs: list[Job] = []
+
+    def answer(job: Job) -> dict[str, float]:
+        jobs.append(job)
+        return {"first_s": 1.0, "second_s": 0.5, "shared_tokens": 9, "new_tokens": 2}
+
+    sides = (PLAIN, Side.parse("ngram-k"), attrs.evolve(Side.parse("ngram-k(n=4)"), from_grid=True))
+    task = program.Task(settings=SETTINGS, sides=sides, workloads=(), parts=("turns",), repeat=1)
+    assert [turn.side for turn in program.measure(task, run=answer).turns] == ["plain", "ngram-k"]
+    assert {job.task for job in jobs} == {"turns"}
+
+
 @pytest.mark.slow
 def test_the_large_model_accepts_what_it_is_made_to(tmp_path: Path) -> None:
     path = models.LARGE["large-mtp-sure"](tmp_path / "large.gguf")
