@@ -53,8 +53,9 @@ def remove(name: str) -> None:
 
 
 def unfinished() -> set[str]:
-    """Names of builds that were begun, and failed or were interrupted."""
+    """Names of builds that were begun and never came to be; what is kept of a finished one is not among them."""
     directory = cache_directory("builds")
     if not directory.is_dir():
         return set()
-    return {entry.name for entry in directory.iterdir() if any(entry.glob("source*"))}
+    begun = {entry.name for entry in directory.iterdir() if any(entry.glob("source*"))}
+    return begun - {build.name for build in native_builds()}
