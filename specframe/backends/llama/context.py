@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
-
 from specframe.backends.llama.batch import Batch
+from specframe.backends.llama.closable import Closable
 from specframe.backends.llama.context_options import ContextOptions
 from specframe.backends.llama.features import Features
 from specframe.backends.llama.kernels import Kernels
@@ -27,7 +24,7 @@ from specframe.core.ports import BatchEntry, Decoded, Logits, Need, Rollback
 log = logging.getLogger("specframe.llama.context")
 
 
-class Context:
+class Context(Closable):
     """An open context of a model. Close it, or use it as a context manager; closing the model closes it too.
 
     ``decode`` hands over a batch and may return before the work is done; ``logits`` waits. Calls from several threads
@@ -36,6 +33,8 @@ class Context:
     The rows that ``logits`` returns live in native memory until the next ``decode``. Rows still referenced when the
     context is closed stay readable: the native context is then freed together with the last of them.
     """
+
+    _native: NativeContext | None = None
 
     def __init__(self, model: Model, **options: Any) -> None:
         """Create the native context.
@@ -48,7 +47,6 @@ class Context:
             ConfigError: an option cannot work, or not with this model.
             BackendError: llama.cpp could not create the context; the message quotes its reason.
         """
-        self._native: NativeContext | None = None
         self._dependents: weakref.WeakSet[Dependent] = weakref.WeakSet()
         self._rows: Logits | None = None
         self._n_rows = 0
@@ -221,16 +219,3 @@ class Context:
                 views.append(self._rows)
                 self._rows = None
             native.free_after(views)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        # A backstop only. At interpreter exit the operating system frees better than a half dismantled Python.
-        if not sys.is_finalizing() and getattr(self, "_native", None) is not None:
-            self.close()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self
 
+from specframe.backends.llama.closable import Closable
 from specframe.backends.llama.context_options import ContextOptions
 from specframe.backends.llama.draft_batch import DraftBatch
 from specframe.backends.llama.library import Library
@@ -57,7 +55,7 @@ def draft_options(
     )
 
 
-class DraftContext:
+class DraftContext(Closable):
     """Base of the contexts of draft models. Close it, or use it as a context manager; closing the target closes it too.
 
     Not for use from two threads at once, except for ``close``.
@@ -75,6 +73,8 @@ class DraftContext:
         memory: what each sequence holds.
     """
 
+    _native: NativeContext | None = None
+
     def __init__(self, model: Model, target: Context, options: ContextOptions, **params: Any) -> None:
         """Create the native context.
 
@@ -88,7 +88,6 @@ class DraftContext:
             ConfigError: an option cannot work with this model.
             BackendError: llama.cpp could not create the context; the message quotes its reason.
         """
-        self._native: NativeContext | None = None
         self._lock = threading.RLock()
         self.model, self.target, self.options = model, target, options
         self.library: Library = model.library
@@ -204,16 +203,3 @@ class DraftContext:
             native, self._native = self._native, None
             if native is not None:
                 native.free()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        # A backstop only, as in Context.
-        if not sys.is_finalizing() and getattr(self, "_native", None) is not None:
-            self.close()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import attrs
-from typing_extensions import Self
 
 from specframe.backends.llama.architectures import provides
+from specframe.backends.llama.closable import Closable
 from specframe.backends.llama.devices import device_array, device_names
 from specframe.backends.llama.gguf import GgufFile, Value, inspect
 from specframe.backends.llama.library import Library, load_library
@@ -66,12 +64,14 @@ class ModelFacts:
     """What it can give a strategy beyond tokens."""
 
 
-class Model:
+class Model(Closable):
     """An open model file. Close it, or use it as a context manager.
 
     Contexts made from a model are closed with it, before it: the order in which an application closes things does not
     matter. Nothing is freed while the interpreter shuts down; the operating system does that better.
     """
+
+    _handle: Any = None
 
     def __init__(
         self,
@@ -110,7 +110,6 @@ class Model:
         self._hold_lock = threading.RLock()
         self._holds = 0
         self._doomed: Any = None
-        self._handle: Any = None
         self._dependents: weakref.WeakSet[Dependent] = weakref.WeakSet()
         self.library = library or load_library()
         self.gguf: GgufFile = inspect(path, library=self.library)
@@ -196,19 +195,6 @@ class Model:
                 if self._handle is not None:
                     self._doomed, self._handle = self._handle, None
                 self._free_unheld()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        # A backstop only. Not at interpreter exit, where a context may outlive the module it would need.
-        if not sys.is_finalizing() and getattr(self, "_handle", None) is not None:
-            self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._handle is None else "open"
