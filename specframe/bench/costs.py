@@ -26,6 +26,30 @@ class TurnCost:
     """Against plain decoding, in pairs; None where that was not measured."""
 
 
+@attrs.frozen(kw_only=True)
+class Verified:
+    """Tokens of one side on one text, judged by plain decoding."""
+
+    side: str
+    workload: str
+    n_tokens: int
+    margins: tuple[tuple[int, float], ...]
+    """Where plain decoding would have chosen another token, and by how much."""
+
+
+def verified(answers: Iterable[tuple[Side, str, Mapping[str, Any]]]) -> list[Verified]:
+    """From what workers answered to ``verify``."""
+    return [
+        Verified(
+            side=side.label,
+            workload=workload,
+            n_tokens=answer["n_tokens"],
+            margins=tuple((at, margin) for at, margin in answer["margins"]),
+        )
+        for side, workload, answer in answers
+    ]
+
+
 def turns(answers: Iterable[tuple[Side, int, Mapping[str, Any]]]) -> list[TurnCost]:
     """One cost per side, in the order in which they come."""
     found: dict[str, dict[int, Mapping[str, Any]]] = {}

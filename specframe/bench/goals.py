@@ -9,7 +9,7 @@ import attrs
 
 from specframe.backends.llama.audit import Audit
 from specframe.bench.comparison import Comparison, Row
-from specframe.bench.costs import TurnCost
+from specframe.bench.costs import TurnCost, Verified
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.orchestration import Cost
 from specframe.bench.sides import OURS, SERVER
@@ -94,7 +94,19 @@ def _is_fault(row: Row, audit: Audit | None) -> bool:
     at = row.parts_at
     if at is None or at.margin is None:
         return at is not None
-    return at.margin > NEAR_TIE if audit is None else not audit.explains(at.margin)
+    return not is_near_tie(at.margin, audit)
+
+
+def is_near_tie(margin: float, audit: Audit | None) -> bool:
+    """Whether rounding explains that another token was chosen where plain decoding has this margin."""
+    return margin <= NEAR_TIE if audit is None else audit.explains(margin)
+
+
+def of_verified(judged: Sequence[Verified], audit: Audit | None = None) -> list[Goal]:
+    """No side may emit what plain decoding would not choose, near ties aside."""
+    faults = sum(not is_near_tie(margin, audit) for each in judged for _, margin in each.margins)
+    what = f"of {sum(each.n_tokens for each in judged)} tokens judged, those that plain decoding would not choose"
+    return [Goal(what, faults, 0, at_least=False)] if judged else []
 
 
 def _against_peer(comparison: Comparison, row: Row) -> list[Goal]:

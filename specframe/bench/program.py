@@ -30,7 +30,7 @@ from specframe.testing import zoo
 from specframe.testing.zoo.writer import gguf_package
 
 #: What can be measured.
-PARTS = ("compare", "audit", "turns", "checkpoints", "orchestration", "drafting")
+PARTS = ("compare", "verify", "audit", "turns", "checkpoints", "orchestration", "drafting")
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +54,8 @@ class Task:
             raise ConfigError(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
         if self.repeat < 1 or self.settings.max_tokens < 2:  # noqa: PLR2004 -- speed is measured after the first token
             raise ConfigError("measure at least 1 repetition of at least 2 tokens")
+        if "verify" in self.parts and self.settings.temperature > 0:
+            raise ConfigError("only greedy answers can be verified token by token; measure with temperature 0")
         if self.resume and self.directory is None:
             raise ConfigError("there is nothing to resume without the directory of the report (--out)")
 
@@ -100,6 +102,7 @@ def measure(task: Task, *, run: Run = run_process, progress: Progress = lambda *
     if "compare" in task.parts:
         found.comparison = gather(runner.compare(), runner.margins)
     ours = [side for side in task.sides if side.engine == OURS and not side.from_grid]
+    _try(found, "verify", task, lambda: setattr(found, "verified", costs.verified(runner.verified(ours))))
     _try(found, "turns", task, lambda: setattr(found, "turns", costs.turns(runner.repeated("turns", ours))))
     _try(found, "audit", task, lambda: setattr(found, "audit", Audit.from_dict(runner.once("audit"))))
     _try(found, "checkpoints", task, lambda: _checkpoints(found, runner))

@@ -14,7 +14,7 @@ from specframe.backends.llama.audit import Audit
 from specframe.backends.llama.declarations import pin
 from specframe.bench import goals
 from specframe.bench.comparison import Comparison
-from specframe.bench.costs import CheckpointCost, TurnCost
+from specframe.bench.costs import CheckpointCost, TurnCost, Verified
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.goals import Goal
 from specframe.bench.orchestration import Cost
@@ -69,6 +69,7 @@ class Results:
     """By model."""
     drafting: list[DraftCost] = attrs.field(factory=list)
     turns: list[TurnCost] = attrs.field(factory=list)
+    verified: list[Verified] = attrs.field(factory=list)
     checkpoints: list[CheckpointCost] = attrs.field(factory=list)
     audit: Audit | None = None
     remarks: list[str] = attrs.field(factory=list)
@@ -82,6 +83,7 @@ class Results:
             *(goal for model, costs in self.orchestration.items() for goal in goals.of_orchestration(model, costs)),
             *goals.of_drafting(self.drafting),
             *goals.of_turns(self.turns),
+            *goals.of_verified(self.verified, self.audit),
         ]
 
     @property
@@ -105,6 +107,7 @@ class Results:
                 for name in dict.fromkeys(c.strategy for c in self.drafting)
             },
             "turns": [attrs.asdict(cost) for cost in self.turns],
+            "verified": [attrs.asdict(each) for each in self.verified],
             "checkpoints": [attrs.asdict(cost) for cost in self.checkpoints],
             "audit": None if self.audit is None else self.audit.to_dict(),
             "goals": [attrs.asdict(goal) | {"met": goal.met} for goal in self.goals],

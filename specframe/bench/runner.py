@@ -108,6 +108,15 @@ class Runner:
             return ()
         return found
 
+    def verified(self, sides: Sequence[Side]) -> Iterator[tuple[Side, str, Any]]:
+        """What ``verify`` says of each side on each text: side, text, answer. Raises WorkerError."""
+        prompts, settings = self._plan.prompts, self._plan.settings
+        self._done, self._total = 0, len(sides) * len(prompts)
+        for workload, prompt in prompts.items():
+            for side in sides:
+                job = Job(settings=settings, side=side, prompt=prompt, warm_up=self._warm_up, task="verify")
+                yield side, workload, self.answer(f"verify|{workload}|{side.label}", job)
+
     def repeated(self, task: str, sides: Sequence[Side]) -> Iterator[tuple[Side, int, Any]]:
         """Answers of a task without a text, in turns: side, repetition, answer. Raises WorkerError."""
         self._done, self._total = 0, len(sides) * self._plan.repeat

@@ -47,6 +47,7 @@ class Job:
     warm_up: str
     task: str = "generate"
     """``generate``; ``margins``, how clear each token of a plain run was; ``turns``, two turns of a chat;
+    ``verify``, every token judged by plain decoding;
     ``audit`` and ``checkpoints``, what they cost. Each is a module with a function ``measure(job)``.
     """
 

@@ -11,8 +11,9 @@ import attrs
 
 from specframe.backends.llama.audit import Audit
 from specframe.bench.comparison import Comparison, Row
-from specframe.bench.costs import CheckpointCost, TurnCost
+from specframe.bench.costs import CheckpointCost, TurnCost, Verified
 from specframe.bench.drafting import DraftCost
+from specframe.bench.goals import is_near_tie
 from specframe.bench.orchestration import Cost
 from specframe.bench.results import Results
 from specframe.bench.sides import OURS
@@ -56,6 +57,8 @@ def tables(results: Results) -> list[Table]:
         found.append(_drafting(results.drafting))
     if results.turns:
         found.append(_turns(results.turns))
+    if results.verified:
+        found.append(_verified(results.verified, results.audit))
     if results.checkpoints:
         found.append(_checkpoints(results.checkpoints))
     if results.goals:
@@ -244,6 +247,19 @@ def _turns(costs: Sequence[TurnCost]) -> Table:
     )
     headings = ("side", "tokens shared + new", "first turn, s", "second turn, s", "x plain")
     return Table("First token of a second chat turn", headings, rows)
+
+
+def _verified(judged: Sequence[Verified], audit: Audit | None) -> Table:
+    rows = tuple(
+        (
+            each.side, each.workload, str(each.n_tokens), str(sum(is_near_tie(m, audit) for _, m in each.margins)),
+            str(sum(not is_near_tie(m, audit) for _, m in each.margins)),
+            "-" if not each.margins else f"token {each.margins[0][0]} (margin {each.margins[0][1]:.3g})",
+        )
+        for each in judged
+    )  # fmt: skip
+    headings = ("side", "text", "tokens", "near ties", "faults", "first difference")
+    return Table("Tokens judged by plain decoding", headings, rows)
 
 
 def _audit(audit: Audit) -> Table:

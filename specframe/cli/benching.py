@@ -227,7 +227,7 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
     parts: Annotated[
         str,
         typer.Option(
-            "--parts", metavar="NAMES", help="compare, audit, turns, checkpoints, orchestration, drafting; all."
+            "--parts", metavar="NAMES", help="compare, verify, audit, turns, checkpoints, orchestration, drafting; all."
         ),
     ] = "compare",
     out: Annotated[

@@ -42,7 +42,7 @@ def bench(*arguments: object) -> Answer:
 
 def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp_path: Path) -> None:
     sides = ("-s", "mtp(n_max=2)", "-s", "server", "-s", "server:draft-mtp(n_max=2)")
-    done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,audit,checkpoints", "--out", tmp_path)
+    done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,verify,audit,checkpoints", "--out", tmp_path)
     assert done.code == 0, done.err
     assert "Speed" in done.out
     data = json.loads((tmp_path / "results.json").read_text())
@@ -59,6 +59,8 @@ def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp
     assert drafted["ms_per_step"]["draft"] > 0
     assert [turn["side"] for turn in data["turns"]] == ["plain", "mtp(n_max=2)"]
     assert all(turn["shared_tokens"] > 100 for turn in data["turns"])
+    assert [(each["side"], each["margins"]) for each in data["verified"]] == [("plain", []), ("mtp(n_max=2)", [])]
+    assert all(each["n_tokens"] >= 8 for each in data["verified"])
     assert {row["context"] for row in data["audit"]["rows"]} == {32, 640}
     assert {cost["place"] for cost in data["checkpoints"]} == {"host", "device"}
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

@@ -100,6 +100,7 @@ EVERYTHING: dict[str, Any] = {
     "orchestration": {"tiny": [cost(20.0)]},
     "drafting": [draft_cost(1000, 3.0), draft_cost(64000, 3.3)],
     "turns": [turn("plain", 1.0), turn("ngram-k(n=8)", 1.05)],
+    "verified": costs.verified([(PLAIN, "prose", {"n_tokens": 8, "margins": [[3, 0.0]]})]),
     "checkpoints": costs.checkpoints([CHECKPOINT]),
     "audit": audited(),
     "remarks": ["something was left out"],
@@ -198,6 +199,15 @@ def test_growth_is_longest_over_shortest_context_in_any_order() -> None:
     assert goals.of_drafting(measured[:1]) == []
 
 
+def test_tokens_that_plain_decoding_would_not_choose_are_counted() -> None:
+    judged = costs.verified([(PLAIN, "prose", {"n_tokens": 8, "margins": [[3, 0.25], [5, 9.0]]})])
+    assert [(g.value, g.met) for g in goals.of_verified(judged)] == [(1, False)]  # 0.25 is taken for a near tie
+    assert [g.value for g in goals.of_verified(judged, audited())] == [
+        sum(not audited().explains(margin) for margin in (0.25, 9.0))
+    ]
+    assert goals.of_verified([]) == []
+
+
 def test_turns_are_held_against_plain() -> None:
     measured = [turn("plain", 1.0), turn("ngram-k", 3.0), turn("mtp", None)]
     assert [(g.value, g.met) for g in goals.of_turns(measured)] == [(3.0, False)]
@@ -237,7 +247,7 @@ def test_batches_are_held_against_a_single_row() -> None:
 
 def test_json_has_everything() -> None:
     data = json.loads(json.dumps(found(**EVERYTHING).to_dict()))
-    assert [goal["met"] for goal in data["goals"]] == [True] * 6
+    assert [goal["met"] for goal in data["goals"]] == [True] * 7
     assert data["drafting_growth"] == {"ngram-k": pytest.approx(1.1)}
     assert [row["side"] for row in data["comparison"]][:2] == ["plain", "ngram-k(n=8)"]
     assert data["load_average"] == {"before": 0.1, "after": 0.2}

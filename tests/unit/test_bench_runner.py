@@ -166,6 +166,15 @@ def test_tasks_without_a_text_are_interleaved_too() -> None:
     assert {job.task for job in worker.jobs} == {"turns"}
 
 
+def test_every_side_is_verified_on_every_text() -> None:
+    worker = Worker()
+    found = list(Runner(plan(), Store(None, {}), run=worker).verified([PLAIN, DRAFTED]))
+    assert [(side.label, workload) for side, workload, _ in found] == [
+        (side.label, workload) for workload in plan().prompts for side in (PLAIN, DRAFTED)
+    ]
+    assert {job.task for job in worker.jobs} == {"verify"}
+
+
 def test_a_failing_worker_is_quoted() -> None:
     job = Job(settings=SETTINGS, side=PLAIN, prompt="p", warm_up="w", task="nothing")
     with pytest.raises(WorkerError, match=r"^plain \(nothing\) failed with exit code 1: .*bench.nothing"):
