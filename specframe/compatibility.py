@@ -17,7 +17,7 @@ from specframe.backends.llama.validation import validate_target
 from specframe.backends.llama.vocab_difference import vocabulary_difference
 from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
-from specframe.plugin_info import StrategyInfo, need_names
+from specframe.plugin_info import StrategyInfo
 
 
 @attrs.frozen
@@ -105,7 +105,7 @@ def describe(path: Path) -> dict[str, Any]:
         "vocabulary": _length(file.metadata.get("tokenizer.ggml.tokens")),
         "tokenizer": file.metadata.get("tokenizer.ggml.model"),
         "chat_templates": sorted(templates_of(file.metadata)),
-        "provides": list(need_names(provides(file.arch))),
+        "provides": list(provides(file.arch).names),
         "rollback": [means.value for means in rollback_means(file.arch)],
         "tensors": len(file.tensors),
         "metadata": {key: _plain(value) for key, value in file.metadata.items()},
@@ -139,7 +139,7 @@ def _strategy_check(file: GgufFile, info: StrategyInfo, draft: Path | None, *, d
     lacking = info.cls.needs & ~provides(file.arch)
     subject = f"strategy {info.name}"
     if lacking:
-        names = ", ".join(need_names(lacking))
+        names = ", ".join(lacking.names)
         return Check(subject, False, f"needs {names} of the target, which {file.arch} does not provide", decides)
     if draft is not None and not info.uses_draft_file:
         return Check(subject, not decides, "uses no draft file, but one was given", decides)

@@ -108,7 +108,7 @@ class StrategyInfo:
     summary: str
     """First line of the class docstring."""
     needs: tuple[str, ...]
-    """What it needs from the target beyond tokens: names of :class:`Need` members, lower case."""
+    """What it needs from the target beyond tokens: see ``Need.names``."""
     uses_draft_file: bool
     options: tuple[OptionInfo, ...]
 
@@ -122,15 +122,10 @@ class StrategyInfo:
             cls=strategy,
             source=source,
             summary=doc.partition("\n")[0],
-            needs=need_names(strategy.needs),
+            needs=strategy.needs.names,
             uses_draft_file=strategy.uses_draft_file,
             options=_options(strategy.Options),
         )
-
-
-def need_names(needs: Need) -> tuple[str, ...]:
-    """Members of ``needs`` as users read them: lower case, in the order of declaration."""
-    return tuple(str(need.name).lower() for need in Need if need and need in needs)
 
 
 def check_strategy_class(cls: object) -> None:

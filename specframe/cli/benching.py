@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import attrs
 import typer
 
-from specframe.cli.command import EXIT_FAILED, JsonFlag, command, complain
+from specframe.cli.command import EXIT_FAILED, JsonFlag, cli_parameter, command, complain
 from specframe.cli.output import print_json
 from specframe.core.errors import ConfigError
 
@@ -133,15 +134,7 @@ class MeasureFlags:
     @classmethod
     def cli_parameters(cls) -> list[inspect.Parameter]:
         """MODEL and its options."""
-        return [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if default is ... else default,
-                annotation=Annotated[kind, option],
-            )
-            for name, kind, default, option in _OPTIONS
-        ]
+        return list(itertools.starmap(cli_parameter, _OPTIONS))
 
     @classmethod
     def from_cli(cls, values: dict[str, Any]) -> MeasureFlags:

@@ -49,6 +49,16 @@ class Group(Protocol):
         ...
 
 
+def cli_parameter(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
+    """One option of a group, annotated for typer; ``...`` as the default: it has to be given."""
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is ... else default,
+        annotation=Annotated[kind, option],
+    )
+
+
 def command(app: typer.Typer, name: str) -> Callable[[_F], _F]:
     """Register a function as the command ``name``: expands option groups, adds ``-v``, turns errors into exit codes."""
 

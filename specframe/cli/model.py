@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import attrs
 import typer
 
+from specframe.cli.command import cli_parameter
 from specframe.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -227,15 +229,7 @@ class ModelFlags:
     @classmethod
     def cli_parameters(cls) -> list[inspect.Parameter]:
         """MODEL and its options."""
-        return [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if default is ... else default,
-                annotation=Annotated[kind, option],
-            )
-            for name, kind, default, option in _OPTIONS
-        ]
+        return list(itertools.starmap(cli_parameter, _OPTIONS))
 
     @classmethod
     def from_cli(cls, values: dict[str, Any]) -> ModelFlags:

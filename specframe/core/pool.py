@@ -41,7 +41,7 @@ class DrafterPool:
     def _member(self, spec: StrategySpec) -> Drafter | str:
         lacking = spec.needs & ~self._target.info.provides
         if lacking:
-            return f"{spec.name} needs {lacking.name}"
+            return f"{spec.name} needs {', '.join(lacking.names)}"
         if spec not in self.members:
             drafter = build_drafter(spec, attrs.evolve(self._context, draft_path=spec.draft_path))
             try:

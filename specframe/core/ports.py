@@ -32,6 +32,11 @@ class Need(enum.Flag):
     LAYER_INPUTS = enum.auto()
     """Inputs of chosen layers (DFlash family, EAGLE-3)."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members it is made of, as users read them: lower case, in the order of declaration."""
+        return tuple(str(need.name).lower() for need in Need if need and need in self)
+
 
 class Rollback(enum.Enum):
     """How the memory of a sequence can be brought back to an earlier length."""

@@ -302,8 +302,7 @@ class StrategySpec:
                 msg = f"strategy {strategy.name!r} has no option {key!r}; it has: {known}"
                 raise ConfigError(msg)
         if draft_path is not None and not strategy.uses_draft_file:
-            msg = f"strategy {strategy.name!r} does not use a draft file, but {str(draft_path)!r} was given"
-            raise ConfigError(msg)
+            raise unused_draft(strategy.name, draft_path)
         try:
             spec = cls(strategy, strategy.Options(**given), draft_path)
             hash(spec)  # engines keep one drafter per spec
@@ -312,6 +311,11 @@ class StrategySpec:
             msg = f"strategy {strategy.name!r}: {error.args[0] if error.args else error}"
             raise ConfigError(msg) from error
         return spec
+
+
+def unused_draft(strategy: str, path: Path) -> ConfigError:
+    """What to raise when a draft file was given to ``strategy``, which has no use for it."""
+    return ConfigError(f"strategy {strategy!r} does not use a draft file, but {str(path)!r} was given")
 
 
 @attrs.frozen

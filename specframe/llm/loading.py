@@ -14,6 +14,7 @@ from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
+from specframe.core.strategy import unused_draft
 from specframe.llm.choosing import StrategyChoice, StrategyChooser
 from specframe.llm.llm import LLM, LLMInfo
 
@@ -101,10 +102,10 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     from specframe.backends.llama.validation import validate_target  # noqa: PLC0415
 
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
-    chooser = StrategyChooser(strategy, options, _draft_path(draft), path)
-    if draft is not None and chooser.default is not None and not chooser.default.uses_draft_file:
-        msg = f"strategy {chooser.default.name!r} does not use a draft file, but {os.fspath(draft)!r} was given"
-        raise ConfigError(msg)
+    draft_path = _draft_path(draft)
+    chooser = StrategyChooser(strategy, options, draft_path, path)
+    if draft_path is not None and chooser.default is not None and not chooser.default.uses_draft_file:
+        raise unused_draft(chooser.default.name, draft_path)
     watching = [*(cls() for cls in plugins.registry().observers()), *observers]
     native = load_library(library)
     validate_target(inspect(path, library=native))

@@ -132,7 +132,8 @@ class _Check:
         self._completions: list[Completion] = []
         lacking = spec.needs & ~self._target().info.provides
         if lacking:
-            raise ConfigError(f"strategy {spec.name!r} needs {lacking.name}, which scripted targets do not provide")
+            names = ", ".join(lacking.names)
+            raise ConfigError(f"strategy {spec.name!r} needs {names}, which scripted targets do not provide")
 
     def _target(self, **arguments: Any) -> ScriptedTarget:
         # Of order 2: texts repeat themselves, so that there is something to guess.

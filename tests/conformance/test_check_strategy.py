@@ -285,7 +285,7 @@ def test_what_scripted_targets_lack_is_said() -> None:
         name = "hungry"
         needs = Need.HIDDEN
 
-    with pytest.raises(ConfigError, match="'hungry' needs HIDDEN"):
+    with pytest.raises(ConfigError, match="'hungry' needs hidden"):
         check_strategy(Hungry)
 
 

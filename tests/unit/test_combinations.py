@@ -241,7 +241,7 @@ def test_member_that_needs_what_the_target_lacks_is_left_out() -> None:
     alone = run(
         ScriptedTarget(), ask(strategy=first_of(StrategySpec.of(Hungry), StrategySpec.of(Hungry, {"length": 1})))
     )
-    assert "hungry needs HIDDEN" in str(alone.stats.inactive_reason)
+    assert "hungry needs hidden" in str(alone.stats.inactive_reason)
 
 
 def test_member_whose_memory_cannot_follow_a_shift_leaves_and_the_others_follow() -> None:

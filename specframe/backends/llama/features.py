@@ -68,7 +68,7 @@ class Features:
         facts = self._owner.model.facts
         lacking = needs & ~provides(facts.arch)
         if lacking:
-            names = ", ".join(str(need.name).lower() for need in Need if need and need in lacking)
+            names = ", ".join(lacking.names)
             raise ConfigError(f"{facts.arch} models do not hand out {names}; choose a strategy that does without")
         wanted = set(layers) if Need.LAYER_INPUTS in needs else set()
         has_last = facts.arch in LAST_LAYER_INPUTS or self._from_hidden is not None
