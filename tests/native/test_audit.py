@@ -189,30 +189,46 @@ def test_exact_keeps_verifications_to_what_was_audited(
     assert max(drafts) == 3  # and the token before them
 
 
-def test_weights_stay_as_they_are_where_repacking_rounds_differently() -> None:
-    opened: list[FakeModel] = []
+@pytest.mark.parametrize(
+    ("repacked", "plain", "expected"),
+    [
+        ((1, 2, 4), None, (True, 4)),  # all that was looked at: plain weights need no look
+        ((1, 2), (1, 2, 4), (False, 4)),
+        ((1, 2), (1, 2), (True, 2)),
+        ((1,), (1, 2), (False, 2)),
+    ],
+)
+def test_weights_stay_as_they_are_where_repacked_ones_allow_for_less(
+    repacked: tuple[int, ...],
+    plain: tuple[int, ...] | None,
+    expected: tuple[bool, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[Any] = []
 
-    class FakeModel:
+    class Opened:
         def __init__(self, *, use_extra_bufts: bool) -> None:
-            self.repacked, self.closed = use_extra_bufts, False
+            self.repack, self.closed = use_extra_bufts, False
             opened.append(self)
 
         def close(self) -> None:
             self.closed = True
 
-    def judge(model: FakeModel, **_options: Any) -> Audit:
-        return verdict(row(1), row(2, exact=not model.repacked))
+    def judge(model: Opened, **_options: Any) -> Audit:
+        exact = repacked if model.repack else plain
+        assert exact is not None
+        found = verdict(*(row(width, exact=width in exact) for width in (1, 2, 4)))
+        return attrs.evolve(found, use_extra_bufts=model.repack)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auditor, "audited", judge)
-        model, width = open_exact(FakeModel, {})  # type: ignore[arg-type]
-        assert id(model) == id(opened[1])
-        assert width == 2
-        assert [each.closed for each in opened] == [True, False]
-        patch.setattr(auditor, "audited", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            open_exact(FakeModel, {})  # type: ignore[arg-type]
-        assert opened[-1].closed
+    monkeypatch.setattr(auditor, "audited", judge)
+    model, width = open_exact(Opened, {})  # type: ignore[arg-type]
+    assert (opened[-1].repack, width) == expected
+    assert id(model) == id(opened[-1])
+    assert [each.closed for each in opened] == [True] * (len(opened) - 1) + [False]
+    monkeypatch.setattr(auditor, "audited", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        open_exact(Opened, {})  # type: ignore[arg-type]
+    assert opened[-1].closed
 
 
 def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(

@@ -41,6 +41,8 @@ CONTEXTS = (32, 640)
 _POSITIONS = 24
 #: Widths of verifications of common drafts.
 _COMMON = range(2, 17)
+#: The narrowest verification of a draft.
+_USEFUL = 2
 #: Counts up when the kernels are chosen in another way: what was found before says nothing any more.
 _POLICY = 1
 _TEXT = """The keeper counted 128 steps to the lamp, as he did every night, and wrote the number down beside the date.
@@ -128,7 +130,7 @@ class Audit:
     @property
     def recommendation(self) -> str:
         """What to do about it, in a sentence."""
-        if self.exact_width > 1:
+        if self.exact_width >= _USEFUL:
             return f'numerics="exact" works here: verifications of up to {self.exact_width} tokens equal plain decoding'
         if not self.flash_attn:
             return "turn flash attention on: without it a row depends on what it is computed with"
@@ -248,7 +250,8 @@ def audited(model: Model, **options: Any) -> Audit:
 def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tuple[Model, int]:
     """A model and the width up to which its verifications equal plain decoding, bit for bit.
 
-    Repacked weights are tried first, being faster.
+    Repacked weights are faster, and their kernels may treat four rows otherwise than one: where they do not allow for
+    every width, plain weights are tried too, and the ones that allow for more are taken.
 
     Args:
         open_model: opens it, with further keywords.
@@ -257,19 +260,28 @@ def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tup
     Raises:
         ConfigError: there are no such settings; says why.
     """
-    reasons: list[str] = []
-    for repack in (True, False):
+
+    def judged(*, repack: bool) -> tuple[Model, Audit]:
         model = open_model(use_extra_bufts=repack)
         try:
-            found = audited(model, **options)
-            if found.exact_width > 1:
-                return model, found.exact_width
-            reasons.append(found.recommendation)
+            return model, audited(model, **options)
         except BaseException:
             model.close()
             raise
-        model.close()
-    raise ConfigError(f"numerics='exact' cannot be had with these settings: {reasons[-1]}; see: specframe audit")
+
+    model, found = judged(repack=True)
+    if found.exact_width == max(row.width for row in found.rows):
+        return model, found.exact_width
+    model.close()  # one at a time: two may not fit into memory
+    model, plain = judged(repack=False)
+    if plain.exact_width > found.exact_width:
+        return model, plain.exact_width
+    model.close()
+    if found.exact_width < _USEFUL:
+        raise ConfigError(
+            f"numerics='exact' cannot be had with these settings: {found.recommendation}; see: specframe audit"
+        )
+    return open_model(use_extra_bufts=True), found.exact_width
 
 
 def _key(model: Model, options: dict[str, Any]) -> str:
