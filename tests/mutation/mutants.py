@@ -289,10 +289,10 @@ MUTANTS = (
     Mutant(
         "an end token that was only proposed ends the request",
         "step:Stepper._take",
-        "return proposal.ids if",
+        "w.item.parts = proposal.parts",
         "active.finish = active.finish or "
         "((__import__('specframe.core.request', fromlist=['x']).FinishReason.STOP, 'eog') "
-        "if set(proposal.ids) & active._eog else None); return proposal.ids if",
+        "if set(proposal.ids) & active._eog else None); w.item.parts = proposal.parts",
         ("end token only proposed",),
     ),
     Mutant(
