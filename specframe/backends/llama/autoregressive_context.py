@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import DraftContext
+from specframe.backends.llama.draft_context import DraftContext, DraftSettings
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Rows
 
@@ -38,7 +38,7 @@ class AutoregressiveContext(DraftContext):
     #: The graph computes outputs of every token, and llama.cpp takes the first ones for those that were asked for.
     _computes_all = False
 
-    def _prepare(self, *, n_joined: int | None = None, backend_sampling: bool, probabilities: bool) -> None:
+    def _prepare(self, asked: DraftSettings, *, n_joined: int | None = None) -> None:
         """Ready to evaluate; called once, by the constructor."""
         self.n_joined = n_joined or self.n_batch
         if self.width:
@@ -46,7 +46,7 @@ class AutoregressiveContext(DraftContext):
         self._every_row = False
         self._outputs: list[int] = []
         self._batch = DraftBatch(self.library, capacity=self.n_batch, n_seq=self.n_seq, width=self.width)
-        self._chooser = self._make_chooser(backend_sampling=backend_sampling, probabilities=probabilities)
+        self._chooser = self._make_chooser(backend_sampling=asked.backend_sampling, probabilities=asked.probabilities)
 
     def use_head(self, head: int) -> None:
         """Run another of the chained heads from now on; each has memory of its own at every position."""

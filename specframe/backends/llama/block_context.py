@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import DraftContext, draft_options
+from specframe.backends.llama.draft_context import DraftContext, DraftSettings, draft_options
 from specframe.backends.llama.draft_kinds import BlockFile
 from specframe.backends.llama.model import Model
 from specframe.core.errors import ConfigError
@@ -55,13 +55,7 @@ class BlockContext(DraftContext):
         n_block: int,
         chooses: bool = True,
         hands_out_rows: bool = False,
-        n_ctx: int | None = None,
-        n_batch: int | None = None,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        n_threads: int | None = None,
-        backend_sampling: bool = True,
-        probabilities: bool = False,
+        **settings: Any,
     ) -> None:
         """Create the native context.
 
@@ -71,37 +65,30 @@ class BlockContext(DraftContext):
             n_block: tokens of a block.
             chooses: :meth:`choices` will be asked for; otherwise nothing is computed for it.
             hands_out_rows: :meth:`rows` will be asked for: what a model puts where hidden states would be.
-            n_ctx: tokens a sequence can hold; the target's unless given.
-            n_batch: most tokens in one evaluation, at least a block of each sequence; the target's ``n_ubatch`` unless
-                given.
-            type_k: memory format of keys.
-            type_v: memory format of values.
-            n_threads: processor threads; the target's unless given.
-            backend_sampling: choose inside the evaluation where possible, so that no rows of logits are copied.
-            probabilities: :meth:`choices` tells them.
+            **settings: see :class:`~specframe.backends.llama.draft_context.DraftSettings`; ``n_batch`` is the
+                target's ``n_ubatch`` unless given, and at least a block of each sequence.
 
         Raises:
             ConfigError: an option cannot work.
             BackendError: llama.cpp could not create the context; the message quotes its reason.
         """
+        asked = DraftSettings(**settings)
         # Without causal attention llama.cpp has to compute a batch at once, or ends the process.
         n_blocks = n_block * target.n_seq
-        n_batch = max(n_batch or target.n_ubatch, n_blocks)
+        n_batch = max(asked.n_batch or target.n_ubatch, n_blocks)
         options = draft_options(
             target,
-            n_ctx=n_ctx,
+            asked,
             n_batch=n_batch,
             n_ubatch=n_batch,
             n_outputs_max=n_blocks,
-            type_k=type_k,
-            type_v=type_v,
-            n_threads=n_threads,
         )
         super().__init__(model, target, options, n_outputs_max_per_seq=n_block)
         try:
             self._set_up(n_block, chooses=chooses, hands_out_rows=hands_out_rows)
-            choosing_inside = chooses and backend_sampling
-            self._chooser = self._make_chooser(backend_sampling=choosing_inside, probabilities=probabilities)
+            self._chooser = self._make_chooser(
+                backend_sampling=chooses and asked.backend_sampling, probabilities=asked.probabilities
+            )
         except BaseException:
             self.close()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -24,30 +25,47 @@ if TYPE_CHECKING:
     from specframe.backends.llama.context import Context
 
 
+@attrs.frozen(kw_only=True)
+class DraftSettings:
+    """What can be asked of the context of any draft model."""
+
+    n_ctx: int | None = None
+    """Tokens a sequence can hold; the target's unless given."""
+    n_batch: int | None = None
+    """Most tokens in one evaluation, or a few more where the model needs them; the target's unless given."""
+    type_k: str = "f16"
+    """Memory format of keys."""
+    type_v: str = "f16"
+    """Memory format of values."""
+    n_threads: int | None = None
+    """Processor threads; the target's unless given."""
+    backend_sampling: bool = True
+    """Choose inside the evaluation where possible, so that no rows of logits are copied."""
+    probabilities: bool = False
+    """Choices come with their probabilities."""
+
+
 def draft_options(
     target: Context,
+    settings: DraftSettings,
     *,
     n_batch: int,
     n_ubatch: int,
     n_outputs_max: int,
-    n_ctx: int | None = None,
-    type_k: str = "f16",
-    type_v: str = "f16",
-    n_threads: int | None = None,
     swa_full: bool = True,
 ) -> ContextOptions:
     """Options of a draft context: the target's, where nothing else is said."""
     tells = target.options
     return ContextOptions(
-        n_ctx=n_ctx or target.n_ctx,
+        n_ctx=settings.n_ctx or target.n_ctx,
         n_batch=n_batch,
         n_ubatch=n_ubatch,
         n_seq=target.n_seq,
-        n_threads=n_threads or tells.n_threads,
-        n_threads_batch=n_threads or tells.n_threads_batch,
+        n_threads=settings.n_threads or tells.n_threads,
+        n_threads_batch=settings.n_threads or tells.n_threads_batch,
         flash_attn=tells.flash_attn,
-        type_k=type_k,
-        type_v=type_v,
+        type_k=settings.type_k,
+        type_v=settings.type_v,
         offload=tells.offload,
         swa_full=swa_full,
         kv_unified=tells.kv_unified,

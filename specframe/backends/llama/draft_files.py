@@ -13,7 +13,7 @@ from specframe.backends.llama.architectures import LAST_LAYER_INPUTS, provides
 from specframe.backends.llama.draft_kinds import BlockFile, check_kind, flag, n_heads, n_vocab, target_layers
 from specframe.backends.llama.gguf import GgufFile
 from specframe.backends.llama.validation import validate_loadable, validate_target, wrong
-from specframe.backends.llama.vocab_difference import vocabulary_difference
+from specframe.backends.llama.vocab_difference import check_vocabulary
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 
@@ -48,8 +48,7 @@ def check_draft(target: GgufFile, draft: GgufFile | None, kind: str) -> None:
     _check_layers(target, draft)
     (_check_eagle if kind == "eagle3" else _check_block)(target, draft)
     _check_head(target, draft)
-    if difference := vocabulary_difference(target, draft):
-        raise ConfigError(f"{draft.path} has another vocabulary than {target.path}: {difference}")
+    check_vocabulary(target, draft)
 
 
 def _check_layers(target: GgufFile, draft: GgufFile) -> None:

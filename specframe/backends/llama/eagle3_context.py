@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specframe.backends.llama.autoregressive_context import AutoregressiveContext
 from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import draft_options
+from specframe.backends.llama.draft_context import DraftSettings, draft_options
 from specframe.backends.llama.draft_kinds import target_layers
 from specframe.backends.llama.model import Model
 from specframe.core.errors import ConfigError
@@ -42,13 +42,7 @@ class Eagle3Context(AutoregressiveContext):
         target: Context,
         *,
         n_joined: int,
-        n_ctx: int | None = None,
-        n_batch: int | None = None,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        n_threads: int | None = None,
-        backend_sampling: bool = True,
-        probabilities: bool = False,
+        **settings: Any,
     ) -> None:
         """Create the native context.
 
@@ -56,13 +50,7 @@ class Eagle3Context(AutoregressiveContext):
             model: an EAGLE-3 draft that was checked against the target.
             target: the context it drafts for; outlives this one.
             n_joined: most tokens of an entry with an output; memory for outputs of all of them is reserved.
-            n_ctx: tokens a sequence can hold; the target's unless given.
-            n_batch: most tokens in one decode; the target's unless given.
-            type_k: memory format of keys.
-            type_v: memory format of values.
-            n_threads: processor threads; the target's unless given.
-            backend_sampling: choose inside the evaluation where possible, so that no rows of logits are copied.
-            probabilities: :meth:`choices` tells them.
+            **settings: see :class:`~specframe.backends.llama.draft_context.DraftSettings`.
 
         Raises:
             ConfigError: the model is no such draft, or an option cannot work.
@@ -78,15 +66,13 @@ class Eagle3Context(AutoregressiveContext):
                 "take the draft that was made for this target"
             )
         self.n_features = len(self.layers) * width
+        asked = DraftSettings(**settings)
         options = draft_options(
             target,
-            n_ctx=n_ctx,
-            n_batch=max(n_batch or target.n_batch, max(n_joined, 2) * target.n_seq),
+            asked,
+            n_batch=max(asked.n_batch or target.n_batch, max(n_joined, 2) * target.n_seq),
             n_ubatch=max(2, min(target.n_ubatch, MAX_UBATCH)),
             n_outputs_max=n_joined * target.n_seq,
-            type_k=type_k,
-            type_v=type_v,
-            n_threads=n_threads,
         )
         super().__init__(model, target, options, n_outputs_max_per_seq=n_joined)
         try:
@@ -97,7 +83,7 @@ class Eagle3Context(AutoregressiveContext):
                 width=self.n_features,
                 has_tokens=False,
             )
-            self._prepare(n_joined=n_joined, backend_sampling=backend_sampling, probabilities=probabilities)
+            self._prepare(asked, n_joined=n_joined)
         except BaseException:
             self.close()
             raise

@@ -6,7 +6,7 @@ from specframe.backends.llama.architectures import provides
 from specframe.backends.llama.draft_kinds import ASSISTANT, check_kind, draft_kind, n_heads
 from specframe.backends.llama.gguf import GgufFile
 from specframe.backends.llama.validation import validate_loadable, validate_target
-from specframe.backends.llama.vocab_difference import vocabulary_difference
+from specframe.backends.llama.vocab_difference import check_vocabulary
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 
@@ -48,8 +48,7 @@ def check_mtp(target: GgufFile, draft: GgufFile | None) -> None:
         _check_family(target, draft)
         _check_heads(draft)
     _check_width(target, draft)
-    if difference := vocabulary_difference(target, draft):
-        raise ConfigError(f"{draft.path} has another vocabulary than {target.path}: {difference}")
+    check_vocabulary(target, draft)
 
 
 def _check_family(target: GgufFile, draft: GgufFile) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
 from specframe.backends.llama.autoregressive_context import AutoregressiveContext, DraftEntry
-from specframe.backends.llama.draft_context import draft_options
+from specframe.backends.llama.draft_context import DraftSettings, draft_options
 from specframe.backends.llama.draft_kinds import ASSISTANT
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.mtp_files import CHAINED
@@ -27,27 +27,14 @@ class NextnContext(AutoregressiveContext):
         self,
         model: Model,
         target: Context,
-        *,
-        n_ctx: int | None = None,
-        n_batch: int | None = None,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        n_threads: int | None = None,
-        backend_sampling: bool = True,
-        probabilities: bool = False,
+        **settings: Any,
     ) -> None:
         """Create the native context.
 
         Args:
             model: with NextN layers that were loaded; the target's own, or another one that stays the caller's.
             target: the context it drafts for; outlives this one.
-            n_ctx: tokens a sequence can hold; the target's unless given.
-            n_batch: most tokens in one decode; the target's unless given.
-            type_k: memory format of keys.
-            type_v: memory format of values.
-            n_threads: processor threads; the target's unless given.
-            backend_sampling: choose inside the evaluation where possible, so that no rows of logits are copied.
-            probabilities: :meth:`choices` tells them.
+            **settings: see :class:`~specframe.backends.llama.draft_context.DraftSettings`.
 
         Raises:
             ConfigError: the model has no layers to run, or an option cannot work.
@@ -55,33 +42,31 @@ class NextnContext(AutoregressiveContext):
         """
         _check_model(model, target.model)
         assists = model.gguf.arch == ASSISTANT
+        asked = DraftSettings(**settings)
         options = draft_options(
             target,
-            n_ctx=n_ctx,
-            n_batch=max(n_batch or target.n_batch, 2 * target.n_seq),
+            asked,
+            n_batch=max(asked.n_batch or target.n_batch, 2 * target.n_seq),
             n_ubatch=max(target.n_ubatch, 2),
             n_outputs_max=target.n_seq,
-            type_k=type_k,
-            type_v=type_v,
-            n_threads=n_threads,
             swa_full=not assists or target.options.swa_full,
         )
         with _kept_memory(target) if assists else contextlib.nullcontext():
             super().__init__(model, target, options, ctx_type=model.library.lib.LLAMA_CONTEXT_TYPE_MTP)
         try:
-            self._set_up(backend_sampling=backend_sampling, probabilities=probabilities)
+            self._set_up(asked)
         except BaseException:
             self.close()
             raise
 
-    def _set_up(self, *, backend_sampling: bool, probabilities: bool) -> None:
+    def _set_up(self, asked: DraftSettings) -> None:
         lib, handle = self.library.lib, self.handle
         self.shares_memory = lib._Z19llama_get_ctx_otherP13llama_context(handle) == self.target.handle  # noqa: SLF001
         chained = self.model.gguf.arch in CHAINED and not self.shares_memory
         self.n_heads = self.model.facts.n_layer_nextn if chained else 1
         self._set_head = lib._Z28llama_set_nextn_layer_offsetP13llama_contexti  # noqa: SLF001
         self._head = 0
-        self._prepare(backend_sampling=backend_sampling, probabilities=probabilities)
+        self._prepare(asked)
         if not self.shares_memory:
             self._probe()
 

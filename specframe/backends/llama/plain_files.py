@@ -5,7 +5,7 @@ from __future__ import annotations
 from specframe.backends.llama.draft_kinds import check_kind, draft_kind
 from specframe.backends.llama.gguf import GgufFile
 from specframe.backends.llama.validation import validate_target
-from specframe.backends.llama.vocab_difference import vocabulary_difference
+from specframe.backends.llama.vocab_difference import check_vocabulary
 from specframe.core.errors import ConfigError
 
 RECURRENT = (
@@ -34,5 +34,4 @@ def check_plain(target: GgufFile, draft: GgufFile | None) -> None:
     validate_target(draft)
     if any(key.startswith(tuple(f"{draft.arch}.{part}" for part in _RECURRENT)) for key in draft.metadata):
         raise ConfigError(f"{draft.path}: {RECURRENT}")
-    if difference := vocabulary_difference(target, draft):
-        raise ConfigError(f"{draft.path} has another vocabulary than {target.path}: {difference}")
+    check_vocabulary(target, draft)

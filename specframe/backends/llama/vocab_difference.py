@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specframe.backends.llama.gguf import GgufFile
+from specframe.core.errors import ConfigError
 
 #: Vocabularies are padded to round sizes; this many surplus tokens at the end are no difference.
 PADDING = 512
@@ -29,3 +30,9 @@ def vocabulary_difference(target: GgufFile, draft: GgufFile) -> str | None:
         if one is not None and other is not None and one != other:
             return f"the {name.upper()} token is {one} in the target and {other} in the draft"
     return None
+
+
+def check_vocabulary(target: GgufFile, draft: GgufFile) -> None:
+    """Raise ConfigError, with the first difference, when token ids do not mean the same in both files."""
+    if difference := vocabulary_difference(target, draft):
+        raise ConfigError(f"{draft.path} has another vocabulary than {target.path}: {difference}")
