@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Read once, when the native library loads: before any test can import it. Spinning OpenMP threads starve each other as
@@ -16,6 +16,8 @@ os.environ.setdefault("SPECFRAME_RUNTIME", "xllamacpp")
 import pytest
 from hypothesis import HealthCheck, settings
 
+from specframe.cache import cache_directory
+from specframe.llm import costs as costs_module
 from specframe.testing import zoo as zoo_module
 
 settings.register_profile("dev", max_examples=50, deadline=None)
@@ -24,6 +26,19 @@ settings.register_profile(
 )
 settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _costs_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests measure is not kept where the user's measurements are."""
+    directory = tmp_path_factory.mktemp("costs")
+
+    def kept(kind: str) -> Path:
+        return cache_directory(kind) if "SPECFRAME_CACHE" in os.environ else directory / kind
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs_module, "cache_directory", kept)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import typer
 from specframe.cli.command import command, complain
 from specframe.cli.generating import StatsFlag, wants_stats
 from specframe.cli.model import ModelFlags
-from specframe.cli.output import summary
+from specframe.cli.output import decisions, summary
 from specframe.cli.sampling import SamplingFlags
 from specframe.cli.sessions import load_session, save_session
 from specframe.core.errors import ConfigError, RequestTooLongError
@@ -64,6 +64,8 @@ def register(app: typer.Typer) -> None:
                     continue
                 if wants_stats(stats, verbose):
                     print(summary(completion), file=sys.stderr)
+                    if verbose and (line := decisions(completion)):
+                        print(line, file=sys.stderr)
             if conversation.has_answered:
                 save_session(llm, model.session, {"messages": conversation.messages})
 

@@ -10,7 +10,7 @@ import typer
 
 from specframe.cli.command import EXIT_INTERRUPTED, JsonFlag, command
 from specframe.cli.model import ModelFlags
-from specframe.cli.output import completion_document, print_json, summary
+from specframe.cli.output import completion_document, decisions, print_json, summary
 from specframe.cli.sampling import SamplingFlags
 from specframe.cli.sessions import load_session, save_session
 from specframe.core.errors import ConfigError
@@ -62,6 +62,8 @@ def register(app: typer.Typer) -> None:
             print(flush=True)
         if wants_stats(stats, verbose):
             print(summary(completion), file=sys.stderr)
+            if verbose and (line := decisions(completion)):
+                print(line, file=sys.stderr)
         if interrupted:
             raise typer.Exit(EXIT_INTERRUPTED)
 

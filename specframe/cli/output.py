@@ -109,6 +109,23 @@ def _drafting(completion: Completion) -> str:
     return text if stats.inactive_reason is None else f"{text}; then off: {stats.inactive_reason}"
 
 
+def decisions(completion: Completion) -> str:
+    """What the scheduler decided about drafts, in a line; empty for a plain request."""
+    scheduler = completion.stats.scheduler
+    if not scheduler.lengths:
+        return ""
+    drafts = sorted(length for length in scheduler.lengths if length)
+    span = f" of {drafts[0]} to {drafts[-1]} tokens" if drafts else ""
+    n_plain = scheduler.lengths.get(0, 0)
+    text = f"scheduler: {sum(scheduler.lengths.values()) - n_plain} drafts{span} verified, {n_plain} steps without; "
+    text += ", ".join(f"{reason} {n}" for reason, n in sorted(scheduler.reasons.items()))
+    if scheduler.expected_plain is not None and scheduler.expected_drafted is not None:
+        text += (
+            f"; expected last: {scheduler.expected_plain:.1f} tokens/s plain, {scheduler.expected_drafted:.1f} drafted"
+        )
+    return text
+
+
 def _share(label: str, own: StrategyStats) -> str:
     text = f"  {label}: {own.accepted} of {own.verified} accepted, in {own.draft_steps} steps"
     return text if own.ended is None else f"{text}; left: {own.ended}"

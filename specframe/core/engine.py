@@ -16,13 +16,14 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from specframe.core.cost_aware import CostAware
 from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError, StrategyError
 from specframe.core.generation import Generation
 from specframe.core.observer import Observer, Observers
 from specframe.core.pool import DrafterPool
 from specframe.core.ports import Rollback, Target
 from specframe.core.request import FinishReason, Request
-from specframe.core.scheduler import Adaptive, DraftScheduler
+from specframe.core.scheduler import DraftScheduler
 from specframe.core.sequence import ActiveRequest
 from specframe.core.session import Session
 from specframe.core.slot import PromptCheckpoints, Slot
@@ -39,7 +40,7 @@ class Engine:
         observers: told about starts, steps and ends.
         checkpoints: how many checkpoints of prompts are kept where memory cannot be cut.
         scheduler: makes the object that decides how much is drafted and verified;
-            :class:`~specframe.core.scheduler.Adaptive` unless given.
+            :class:`~specframe.core.cost_aware.CostAware` unless given.
         clock: seconds, for the times in statistics and those the scheduler decides by.
 
     Raises:
@@ -65,7 +66,7 @@ class Engine:
         self._target = target
         self._info = info
         self._observers = Observers(observers)
-        self._scheduler: DraftScheduler = (scheduler or Adaptive)()
+        self._scheduler: DraftScheduler = (scheduler or CostAware)()
         self._checkpoints = checkpoints or PromptCheckpoints()
         self._stepper = Stepper(target, self._observers, self._checkpoints, self._scheduler, clock)
         self._free = [Slot(target, seq) for seq in range(info.n_seq)]
@@ -352,8 +353,10 @@ class Engine:
         slot = active.slot
         assert slot is not None  # noqa: S101 -- running requests have a sequence
         if active.drafter is not None:
-            if not active.stats.drafted:
+            if not active.stats.verified:
                 reason = "nothing-proposed" if active.asked else "no-room"
+                if active.stats.scheduler.declined:
+                    reason = "does-not-pay"
                 active.stats.inactive_reason = reason
                 log.info("speculation had no effect on this request: %s", reason)
             active.end_drafting()

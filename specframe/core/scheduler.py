@@ -21,11 +21,20 @@ class SchedulerStats:
     lengths: dict[int, int] = attrs.field(factory=dict)
     """Draft tokens verified in a step -> number of such steps; plain steps are those of length 0."""
     reasons: dict[str, int] = attrs.field(factory=dict)
-    """Why a step was as long as it was -> number of such steps."""
+    """Why a step was as long as it was -> number of such steps.
+
+    ``pays``, ``explores`` (a width that may cost less than is known), ``does-not-pay``, ``not-asked`` (what drafting
+    takes would not pay either), ``nothing-proposed``, ``no-room``, ``fixed`` (the request asked for a length), ``all``.
+    """
     expected_plain: float | None = None
     """Tokens per second the whole batch was expected to make without drafts, at the latest decision that had one."""
     expected_drafted: float | None = None
     """The same for the lengths that were chosen then."""
+
+    @property
+    def declined(self) -> bool:
+        """A draft could have been verified, and was not worth it."""
+        return not {"does-not-pay", "not-asked"}.isdisjoint(self.reasons)
 
     def count(self, length: int, reason: str) -> None:
         """One more step."""
@@ -158,67 +167,3 @@ def reason_without_choice(candidate: Candidate) -> str:
     if not candidate.proposal:
         return "nothing-proposed"
     return "all" if candidate.fixed is None else "fixed"
-
-
-@attrs.define
-class _Pace:
-    cap: int = 8
-    rejected: int = 0
-    pause: int = 0
-
-
-class Adaptive(Unlimited):
-    """Length follows acceptance: four times longer after a draft wholly accepted, else twice what was accepted.
-
-    Drafts wholly rejected shrink it and are followed by a pause in which the strategy is not even asked. The pause
-    doubles with each rejected draft in a row, and drafts shrink to a single token, so a strategy that is always wrong
-    costs one extra row now and then.
-    """
-
-    MAX_PAUSE = 128
-    """Longest pause, in steps."""
-    PATIENCE = 2
-    """Wholly rejected drafts in a row before the first pause."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._paces: dict[int, _Pace] = {}
-
-    def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
-        """Nothing is known yet."""
-        super().begin(seq, strategy, stats)
-        self._paces[seq] = _Pace()
-
-    def limits(self, batch: Sequence[Candidate]) -> list[int]:
-        """0 during a pause, else at most the current cap."""
-        return [
-            min(n, self._cap(c)) if c.fixed is None else n for c, n in zip(batch, super().limits(batch), strict=True)
-        ]
-
-    def _cap(self, candidate: Candidate) -> int:
-        pace = self._paces.get(candidate.seq)
-        if pace is None:
-            return 0
-        pace.pause, paused = max(0, pace.pause - 1), pace.pause
-        return 0 if paused else pace.cap
-
-    def record(self, report: StepReport) -> None:
-        """Adapt the caps, start or end pauses."""
-        for v in report.verified:
-            pace = self._paces.get(v.seq)
-            if pace is None or not v.n_verified:
-                continue
-            n_accepted = min(v.n_verified, len(v.committed) - 1)
-            if n_accepted <= 0:
-                pace.rejected += 1
-                pace.cap = max(1, v.n_verified // 4)
-                if pace.rejected >= self.PATIENCE:
-                    pace.pause = min(self.MAX_PAUSE, 1 << pace.rejected)
-            else:
-                pace.rejected = 0
-                pace.cap = 4 * v.n_verified if n_accepted == v.n_verified else 2 * n_accepted + 1
-
-    def end(self, seq: int) -> None:
-        """Forget it."""
-        super().end(seq)
-        self._paces.pop(seq, None)

@@ -24,6 +24,7 @@ from specframe.core.observer import Observer
 from specframe.core.ports import Target, Vocab
 from specframe.core.request import Completion
 from specframe.core.sampling import SamplingParams
+from specframe.core.scheduler import DraftScheduler
 from specframe.core.session import Session
 from specframe.core.slot import PromptCheckpoints
 from specframe.llm.choosing import StrategyChooser
@@ -162,10 +163,11 @@ class LLM:
         sampling: SamplingParams | None = None,
         observers: Sequence[Observer] = (),
         checkpoints: PromptCheckpoints | None = None,
+        scheduler: Callable[[], DraftScheduler] | None = None,
         close_model: Callable[[], None] = lambda: None,
     ) -> None:
         """Take ownership of ``target`` and of what ``close_model`` closes."""
-        self._engine = Engine(target, observers=observers, checkpoints=checkpoints)
+        self._engine = Engine(target, observers=observers, checkpoints=checkpoints, scheduler=scheduler)
         self._tokenizer = tokenizer
         self._info = info
         self._chooser = chooser or StrategyChooser()

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from specframe.chat import ChatTemplate, templates_of
 from specframe.core.combination import AnySpec
+from specframe.core.cost_aware import CostAware
 from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import unused_draft
 from specframe.llm.choosing import StrategyChoice, StrategyChooser
+from specframe.llm.costs import KeptCosts
 from specframe.llm.llm import LLM, LLMInfo
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     """
     # Here, so that importing specframe loads neither cffi nor anything native.
     from specframe import catalogue, plugins  # noqa: PLC0415
-    from specframe.backends.llama.audit import open_exact  # noqa: PLC0415
+    from specframe.backends.llama.audit import open_exact, settings_key  # noqa: PLC0415
     from specframe.backends.llama.gguf import inspect  # noqa: PLC0415
     from specframe.backends.llama.library import load_library  # noqa: PLC0415
     from specframe.backends.llama.model import Model  # noqa: PLC0415
@@ -144,6 +146,12 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
             exact_width=exact_width,
             **context_options,
         )
+        kept = KeptCosts.of(settings_key(opened, context_options))
+
+        def close() -> None:
+            kept.save()
+            opened.close()
+
         return LLM(
             target=target,
             tokenizer=opened.vocab,
@@ -153,7 +161,8 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
             sampling=sampling,
             observers=watching,
             checkpoints=checkpoints,
-            close_model=opened.close,
+            scheduler=lambda: CostAware(kept.model),
+            close_model=close,
         )
     except BaseException:
         opened.close()

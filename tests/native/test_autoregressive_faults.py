@@ -8,14 +8,14 @@ from specframe.core.engine import Engine
 from specframe.core.errors import BackendError
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
-from specframe.core.scheduler import Adaptive, Unlimited
+from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import BatchStrategy
 from specframe.strategies.draft_model import DraftModel
 from specframe.strategies.eagle3 import Eagle3
 from specframe.testing import Output
 from tests.support.exact import ExactZoo, Memory, every_memory, fresh, once, watched
 from tests.support.llama import Zoo
-from tests.support.lossless import drafted
+from tests.support.lossless import SCHEDULERS, drafted
 from tests.support.mtp import spec
 
 SAMPLING = SamplingParams(seed=21, temperature=1.2, top_k=0, repeat_penalty=1.05, logprobs=1)
@@ -32,7 +32,7 @@ def test_the_output_is_that_of_plain_decoding_to_the_last_bit(
 ) -> None:
     model = exact_zoo(memory.model)
     right = [fresh(model, each, **memory.options) for each in (REQUEST, OTHER)]
-    for scheduler in (Unlimited, Adaptive):
+    for scheduler in SCHEDULERS:
         with watched(model, n_seq=2, **memory.options) as target, Engine(target, scheduler=scheduler) as running:
             for n_max in (2, 7):
                 wanted = spec(zoo(draft), cls, n_max=n_max)

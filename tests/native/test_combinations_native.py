@@ -13,12 +13,11 @@ import specframe
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.combination import Combination, Kind
-from specframe.core.scheduler import Adaptive, Unlimited
 from specframe.core.session import Session
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from specframe.testing import replay
-from tests.support.lossless import check_stats
+from tests.support.lossless import SCHEDULERS, check_stats
 from tests.support.mtp import GREEDY, PROMPTS, SEEDED, engine, request, spec
 
 Zoo = Callable[[str], Path]
@@ -37,7 +36,7 @@ def combinations(heads: StrategySpec) -> list[Combination]:
 
 
 @pytest.mark.parametrize(("target", "draft", "options"), TARGETS, ids=str)
-@pytest.mark.parametrize("scheduler", [Unlimited, Adaptive])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_three_sequences_equal_plain_decoding_and_every_member_is_credited(
     zoo: Zoo, target: str, draft: str | None, options: dict[str, Any], scheduler: Any
 ) -> None:

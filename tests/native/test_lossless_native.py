@@ -18,14 +18,14 @@ from specframe.core.engine import Engine
 from specframe.core.ports import Rollback
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
-from specframe.core.scheduler import Adaptive, DraftScheduler, Unlimited
+from specframe.core.scheduler import DraftScheduler, Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
 from specframe.testing import ALL_JUNK, AsBatch, Crash, Junk, Oracle, Output, Poison, reference
 from specframe.testing.generators import drafters
 from tests.support.exact import A_LETTER, ExactZoo, Memory, WatchedTarget, every_memory, fresh, right_tape, watched
-from tests.support.lossless import SCHEDULERS, check_stats, drafted
+from tests.support.lossless import SCHEDULERS, OnSteadyMachine, check_stats, drafted
 
 #: From this many tokens on a prompt is evaluated by another kernel than the same tokens one by one.
 NARROW = 60
@@ -202,7 +202,7 @@ def sweep_specs(right: Sequence[int]) -> Iterator[tuple[str, StrategySpec]]:
 
 @pytest.mark.slow
 @every_memory
-@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=["unlimited", "adaptive"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=["unlimited", "cost-aware"])
 @pytest.mark.parametrize("n_seq", [1, 3])
 def test_sweep(exact_zoo: ExactZoo, memory: Memory, scheduler: Callable[[], DraftScheduler], n_seq: int) -> None:
     model = exact_zoo(memory.model, eos=A_LETTER)
@@ -246,4 +246,4 @@ def test_drafts_are_really_verified_and_rolled_back(exact_zoo: ExactZoo, memory:
 
 
 def test_both_schedulers_are_tested() -> None:
-    assert {*SCHEDULERS} == {Unlimited, Adaptive}
+    assert {*SCHEDULERS} == {Unlimited, OnSteadyMachine}

@@ -12,6 +12,7 @@ from specframe.core.engine import Engine
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Rollback
 from specframe.core.request import Completion, Request
+from specframe.core.scheduler import Unlimited
 from specframe.core.slot import PromptCheckpoints, Slot
 from specframe.testing import Fault, ScriptedTarget, tape
 from specframe.testing.generators import as_batch
@@ -215,7 +216,7 @@ def test_a_strategy_sees_again_what_it_asks_for(memory: dict[str, Any], forgets:
     """It answers at the begin of a request how much it still knows; memory goes back at least as far."""
     right = tape(ScriptedTarget(), ask(prompt=LONG))
     target = ScriptedTarget(**memory)
-    with Engine(target, checkpoints=SMALL) as engine:
+    with Engine(target, scheduler=Unlimited, checkpoints=SMALL) as engine:
         request = ask(6, prompt=LONG, strategy=as_batch(oracle(right, 4), forgets))
         longer = attrs.evolve(request, prompt=right[:64])
         n_known = max(0, (56 if memory else 63) - forgets)

@@ -14,7 +14,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -233,7 +233,7 @@ def _faster(one: Audit, other: Audit) -> Audit:
 
 def audited(model: Model, **options: Any) -> Audit:
     """What an earlier audit of the same model, library, machine and settings found; measured if there is none."""
-    path = cache_directory("audits") / f"{_key(model, options)}.json"
+    path = cache_directory("audits") / f"{settings_key(model, options)}.json"
     try:
         return Audit.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
@@ -284,7 +284,8 @@ def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tup
     return open_model(use_extra_bufts=True), found.exact_width
 
 
-def _key(model: Model, options: dict[str, Any]) -> str:
+def settings_key(model: Model, options: Mapping[str, Any]) -> str:
+    """A name for everything that what batches compute and cost depends on, contexts of any length and number alike."""
     library = model.library.path.stat()
     facts = {
         "model": fingerprint(model.gguf.parts),

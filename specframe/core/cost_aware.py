@@ -1,0 +1,244 @@
+"""The scheduler that knows what rows cost: never slower than plain decoding, and as much faster as drafts allow.
+
+Before each batch it weighs what is expected to be emitted (how likely the positions of each draft are to be accepted)
+against what is expected to be spent (the target at every width, drafting, checkpoints, undoing), over all sequences at
+once, and takes the lengths with the most tokens per second; none, when plain decoding is best. Everything it learns
+from happens anyway, except for what it spends on purpose: at most :data:`EXPLORING` of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from specframe.core.acceptance import LONGEST, Experience, Kind, Track
+from specframe.core.costs import MOST_HOPE, CostModel, Curve
+from specframe.core.planning import Batch, Seat
+from specframe.core.scheduler import Candidate, DraftCall, SchedulerStats, StepReport, reason_without_choice
+
+#: Share of the time that may be spent on trying what does not pay as far as is known.
+EXPLORING = 0.01
+#: What may be spent on that before any time has passed, and what can be saved up, in plain steps.
+_FIRST_CREDIT = 3.0
+_MOST_CREDIT = 10.0
+#: Drafting that takes less than this share of a plain step is not worth thinking about.
+_CHEAP = 0.01
+#: Tokens to ask a strategy for until it is known what its drafts take.
+_FIRST_ASKED = 8
+#: Drafting begins where it promises more than this, in units of plain decoding, and ends where it promises less.
+_BEGIN, _END = 1.03, 0.99
+#: A width is tried out when it might be this much better than the best one known.
+_PROMISING = 1.05
+
+
+class CostAware:
+    """Verifies what pays. One object per engine.
+
+    Args:
+        costs: What is known about costs from earlier; it goes on learning.
+    """
+
+    def __init__(self, costs: CostModel | None = None) -> None:
+        self.costs = CostModel() if costs is None else costs
+        self._known: dict[str, Experience] = {}
+        self._tracks: dict[int, Track] = {}
+        self._credit_s: float | None = None
+        self._asked: dict[int, int] = {}
+        """Sequences of the coming batch whose strategies were asked, and for how many tokens."""
+        self._dear: set[str] = set()
+        """Strategies that were asked although drafting takes its time."""
+
+    def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
+        """Start from what is known of the strategy."""
+        self._tracks[seq] = Track(strategy, self._known.setdefault(strategy, Experience()), stats)
+
+    def end(self, seq: int) -> None:
+        """Forget the request; what was learnt of its strategy stays."""
+        self._tracks.pop(seq, None)
+
+    # -- before drafting ----------------------------------------------------------------------------------------------
+
+    def limits(self, batch: Sequence[Candidate]) -> list[int]:
+        """Ask strategies whose guesses cost next to nothing, and others where that is expected to pay."""
+        limits = dict.fromkeys((c.seq for c in batch), 0)
+        dear: dict[str, list[Candidate]] = {}
+        self._dear.clear()
+        target = self._target(batch)
+        for c in batch:
+            track = self._tracks.get(c.seq)
+            if track is None or c.budget == 0:
+                continue
+            if c.fixed is not None:
+                limits[c.seq] = min(c.budget, c.fixed, LONGEST)
+            elif not (call := self.costs.call(track.key)).known:
+                limits[c.seq] = min(c.budget, _FIRST_ASKED)
+            elif call.value <= _CHEAP * target.scale.value:
+                limits[c.seq] = min(c.budget, LONGEST)
+            else:
+                dear.setdefault(track.key, []).append(c)
+        for key, group in dear.items():
+            whole = self._batch(batch, {})
+            if whole.comparable:  # else plain steps come first, to know what a row costs
+                asked = self._worth_asking(whole, key, group)
+                limits.update(zip((c.seq for c in group), asked, strict=True))
+                self._dear.add(key)
+        self._asked = {seq: n for seq, n in limits.items() if n}
+        return list(limits.values())
+
+    def _worth_asking(self, whole: Batch, key: str, group: Sequence[Candidate]) -> list[int]:
+        """The limit for each of ``group``, whose strategy takes its time."""
+        tracks = [self._tracks[c.seq] for c in group]
+        offering = self._known[key].offering(max(c.budget for c in group))
+        n_drafted = np.rint(offering.gained).astype(int)
+        drafting_s = self.costs.draft(key).seconds(int(n_drafted[-1]) + 1)[n_drafted]
+        seats = [
+            Seat(track.survival_if(offering), min(len(n_drafted), c.budget), c.checkpoint_over)
+            for c, track in zip(group, tracks, strict=True)
+        ]
+        best = whole.best(seats, drafting_s=drafting_s)
+        if best.speed > _margin(tracks) * whole.plain().speed:
+            return list(best.lengths)
+        return list(best.lengths) if self._spend(float(drafting_s[max(best.lengths) - 1])) else [0] * len(group)
+
+    # -- after drafting -----------------------------------------------------------------------------------------------
+
+    def cut(self, batch: Sequence[Candidate]) -> list[int]:
+        """Verify the prefixes that are expected to pay."""
+        fixed: list[Candidate] = []
+        choice: list[Candidate] = []
+        for c in batch:
+            if c.seq in self._tracks:
+                (choice if c.proposal and c.fixed is None else fixed).append(c)
+        lengths = {c.seq: len(c.proposal) for c in fixed}
+        for c in fixed:
+            asked = c.fixed is not None or c.budget == 0 or c.seq in self._asked
+            self._follow(c, len(c.proposal), reason_without_choice(c) if asked else "not-asked")
+        if choice:
+            reason, chosen = self._choose(self._batch(batch, lengths), choice)
+            for c, n in zip(choice, chosen, strict=True):
+                lengths[c.seq] = n
+                self._follow(c, n, reason if n or reason == "explores" else "does-not-pay")
+        return [lengths.get(c.seq, 0) for c in batch]
+
+    def _choose(self, whole: Batch, choice: Sequence[Candidate]) -> tuple[str, Sequence[int]]:
+        """Lengths for ``choice``, and the reason for those that are not 0."""
+        nothing = [0] * len(choice)
+        if not whole.comparable:
+            return "", nothing
+        tracks = [self._tracks[c.seq] for c in choice]
+        seats = [
+            Seat(track.survival(len(c.proposal), _kind(c)), len(c.proposal), c.checkpoint_over)
+            for c, track in zip(choice, tracks, strict=True)
+        ]
+        spent = sum(
+            self.costs.draft(key).at(
+                1 + max(len(c.proposal) for c, track in zip(choice, tracks, strict=True) if track.key == key)
+            )
+            for key in self._dear & {track.key for track in tracks}
+        )
+        plain, best = whole.plain(spent), whole.best(seats, overhead_s=spent)
+        for track in tracks:
+            track.stats.expected_plain, track.stats.expected_drafted = plain.speed, best.speed
+        pays = best.speed > _margin(tracks) * plain.speed
+        wanted = _PROMISING * (best if pays else plain).speed
+        if pays and plain.speed * MOST_HOPE > wanted:
+            hope = whole.plain(spent, hopeful=True)
+            if hope.speed > wanted and self._spend(whole.regret(hope, best)):
+                return "explores", nothing
+        if best.speed * MOST_HOPE > wanted:
+            hope = whole.best(seats, overhead_s=spent, hopeful=True)
+            if hope.speed > wanted and self._spend(whole.regret(hope, best if pays else plain)):
+                return "explores", hope.lengths
+        return "pays", best.lengths if pays else nothing
+
+    def _follow(self, candidate: Candidate, n: int, reason: str) -> None:
+        """Count the decision, and compare the guess with what will be committed."""
+        track = self._tracks[candidate.seq]
+        track.stats.count(n, reason)
+        track.drafting = n > 0
+        if track.key in self._dear and candidate.seq in self._asked:
+            track.strategy.offered(self._asked[candidate.seq], len(candidate.proposal))
+        if candidate.proposal:
+            if n or not track.comparing:
+                track.guess(candidate.proposal, _kind(candidate))
+        elif not track.comparing:
+            track.lost()
+
+    # -- afterwards ---------------------------------------------------------------------------------------------------
+
+    def record(self, report: StepReport) -> None:
+        """Learn what it took and what was right."""
+        costs = self.costs
+        if not report.verified:
+            costs.batch(report.n_context + report.n_rows).measure_prompt(report.n_rows, report.target_s)
+            return
+        curve = costs.batch(report.n_context / len(report.verified))
+        curve.measure(report.n_rows, report.target_s)
+        costs.accept.measure(report.accept_s / max(1, sum(len(v.committed) for v in report.verified)))
+        if report.n_checkpoints:
+            costs.checkpoint.measure(report.checkpoint_s / report.n_checkpoints)
+            costs.rollback.measure(report.rollback_s)
+        using = {track.key for v in report.verified if (track := self._tracks.get(v.seq))}
+        if using and report.process_s > _CHEAP * report.target_s:
+            costs.processing("+".join(sorted(using))).measure(report.n_rows, report.process_s)
+        for call in report.drafts:
+            self._learn_drafting(call)
+        self._earn(report, curve.scale.value)
+        for v in report.verified:
+            if (track := self._tracks.get(v.seq)) is not None:
+                track.committed(v.committed)
+
+    def _learn_drafting(self, call: DraftCall) -> None:
+        tracks = [track for seq in call.seqs if (track := self._tracks.get(seq)) is not None]
+        used = all(track.asked for track in tracks)
+        for track in tracks:
+            track.asked = True
+        if tracks and used:  # the first draft of a request often looks through its whole prompt
+            self.costs.call(tracks[0].key).measure(call.seconds)
+            self.costs.draft(tracks[0].key).measure(call.longest + 1, call.seconds)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _target(self, batch: Sequence[Candidate]) -> Curve:
+        return self.costs.batch(sum(c.n_past for c in batch) / len(batch))
+
+    def _batch(self, batch: Sequence[Candidate], fixed: Mapping[int, int]) -> Batch:
+        """The batch with drafts of the ``fixed`` lengths in it."""
+        n_rows = sum(c.n_rows for c in batch)
+        tokens = float(len(batch))
+        for seq, n in fixed.items():
+            if n:
+                n_rows += n
+                tokens += float(self._tracks[seq].survival(n).gained[n - 1])
+        using = {track.key for c in batch if (track := self._tracks.get(c.seq))}
+        return Batch(
+            n_rows=n_rows,
+            tokens=tokens,
+            target=self._target(batch),
+            processing=self.costs.processing("+".join(sorted(using))),
+            costs=self.costs,
+        )
+
+    def _earn(self, report: StepReport, plain_s: float) -> None:
+        """A share of what a step took may be spent on trying things out."""
+        if self._credit_s is None:
+            self._credit_s = _FIRST_CREDIT * plain_s
+        took = report.target_s + report.process_s + report.accept_s + report.rollback_s
+        self._credit_s = min(_MOST_CREDIT * plain_s, self._credit_s + EXPLORING * took)
+
+    def _spend(self, seconds: float) -> bool:
+        """Try something out that costs this much more than it brings; False when that cannot be afforded."""
+        if self._credit_s is None or self._credit_s < seconds:
+            return False
+        self._credit_s -= max(0.0, seconds)
+        return True
+
+
+def _kind(candidate: Candidate) -> Kind:
+    return tuple(part.strategy for part in candidate.parts)
+
+
+def _margin(tracks: Sequence[Track]) -> float:
+    """What drafting has to promise, in units of plain decoding; it goes on more easily than it begins."""
+    return _END if any(track.drafting for track in tracks) else _BEGIN

@@ -1,0 +1,353 @@
+"""What things cost in seconds, learnt from what they took.
+
+Timings are noisy and drift: other programs run, processors change their clock, contexts grow. So every quantity is
+estimated on a logarithmic scale by a small Kalman filter (Kalman 1960) whose residuals are clipped: an outlier moves it
+little, and a lasting change is followed within some steps. The cost of a batch has two parts that change at different
+speeds: how fast the machine is now (``scale``), and how much more a wide batch takes than a single row (``shape``).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from specframe.core.errors import ConfigError
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+#: Variance of the logarithm of one timing: a tenth, as timings of a machine in use are.
+_NOISE = 0.1**2
+#: How much the speed of the machine wanders from step to step.
+_DRIFT = 0.02**2
+#: Standard deviations that a residual counts for at most: a disturbed timing is too long, hardly ever too short.
+_CLIP_ABOVE, _CLIP_BELOW = 2.5, 6.0
+#: What is not known of the cost of a width that was never measured, given the widths that were.
+_UNKNOWN = 0.3**2
+#: A width turns out at most this much better than expected, as far as can be hoped.
+MOST_HOPE = math.exp(math.sqrt(_UNKNOWN))
+#: Knowledge of a width fades by this much per step, so that it is looked at again some day.
+_FADING = 1e-5
+#: The same for single rows, which everything is compared with.
+_FADING_FIRST = 1e-4
+#: Plain batches to measure before anything is compared with them: the very first one often includes some warming up.
+_PLAIN = 2
+#: Cost of one more row in units of the first one, until something is known about it.
+_DEFAULT_SLOPE = 0.2
+#: The same for one more token of a draft. Rather too much: a short draft that is thought to be cheap is tried.
+_SLOPE_OF_DRAFTS = 0.5
+#: Verified rows have logits and are computed a few at a time: they cost more than the rows of a long prompt.
+_ROW_OF_PROMPT = 1.25
+#: Logarithms of costs are far from this.
+_FAR = 50.0
+#: Prompts shorter than this say little about the cost of a row.
+_LONG_PROMPT = 8
+
+
+@attrs.define
+class Level:
+    """A positive quantity that is measured again and again."""
+
+    log: float = 0.0
+    """Logarithm of the estimate."""
+    variance: float = math.inf
+    """Of ``log``; infinite: never measured."""
+
+    @property
+    def known(self) -> bool:
+        """It was measured at least once."""
+        return self.variance < math.inf
+
+    @property
+    def value(self) -> float:
+        """The estimate; 0 while nothing was measured."""
+        return math.exp(self.log) if self.known else 0.0
+
+    def measure(self, value: float) -> None:
+        """Take one measurement into account; 0 or less, which a coarse clock can say, is none."""
+        if value <= 0:
+            return
+        if not self.known:
+            self.log, self.variance = math.log(value), 0.2**2  # the first one often includes some warming up
+            return
+        self.variance += _DRIFT
+        spread = self.variance + _NOISE
+        gain = self.variance / spread
+        self.log += gain * _clipped(math.log(value) - self.log, spread)
+        self.variance *= 1 - gain
+
+
+@attrs.define
+class _Point:
+    """What is known about one width: the logarithm of its cost in units of a single row."""
+
+    log: float
+    variance: float
+    step: int
+    """When it was measured last, counted in measurements of the curve."""
+    n: int = 0
+    """How often it was measured."""
+
+
+@attrs.frozen
+class Table:
+    """A curve as arrays; ``[i]`` is width ``i + 1``, in units of the first."""
+
+    mean: Floats
+    low: Floats
+    """The least it can reasonably be expected to cost: at least as much as any narrower batch."""
+
+
+@attrs.define
+class Curve:
+    """Seconds by width (rows of a batch, tokens of a draft): at no width less than at a narrower one.
+
+    Widths between measured ones are interpolated along a straight line whose slope comes from prompts, or else is a
+    guess, bent so that it goes through the measured points.
+    """
+
+    scale: Level = attrs.field(factory=Level)
+    """Seconds of width 1."""
+    slope: float | None = None
+    """Cost of one more row in units of the first, from prompts."""
+    _prompt: tuple[int, float] | None = None
+    """Rows and seconds of a prompt that was measured before any single row was."""
+    _points: dict[int, _Point] = attrs.field(factory=dict)
+    _step: int = 0
+    _n_singles: int = 0
+    _single_step: int = 0
+    """When width 1 was measured last."""
+    _table: Table | None = None
+    _table_step: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Something was measured."""
+        return self.scale.known
+
+    def comparable(self, width: int) -> bool:
+        """It is known well enough what this width takes, or narrower ones, for wider ones to be compared with it."""
+        return self._n_singles + sum(point.n for w, point in self._points.items() if w <= width) >= _PLAIN
+
+    def measure(self, width: int, seconds: float) -> None:
+        """A batch of ``width`` took ``seconds``."""
+        if seconds <= 0:
+            return
+        self._step += 1
+        if width == 1:
+            self.scale.measure(seconds)
+            self._n_singles += 1
+            self._single_step = self._step
+            if self._prompt is not None:
+                self.measure_prompt(*self._prompt)
+                self._prompt = None
+            return
+        if not self.scale.known:
+            self.scale.measure(seconds / self._prior(width))
+        point = self._points.get(width)
+        if point is None:
+            log = math.log(self._shape(width).mean[width - 1])
+            point = self._points[width] = _Point(log, _UNKNOWN, self._step)
+        before = point.log
+        scale = self.scale
+        scale.variance += _DRIFT
+        point.variance = self._faded(point)
+        point.step = self._step
+        point.n += 1
+        spread = scale.variance + point.variance + _NOISE
+        residual = _clipped(math.log(seconds) - scale.log - point.log, spread)
+        of_scale, of_point = scale.variance / spread, point.variance / spread
+        scale.log += of_scale * residual
+        point.log = max(0.0, point.log + of_point * residual)
+        scale.variance *= 1 - of_scale
+        point.variance *= 1 - of_point
+        if abs(point.log - before) > 0.01:  # noqa: PLR2004 -- a percent does not change decisions
+            self._table = None
+
+    def measure_prompt(self, n_rows: int, seconds: float) -> None:
+        """A chunk of a prompt took ``seconds``: wide, with logits for its last row at most."""
+        if n_rows < _LONG_PROMPT or seconds <= 0:
+            return
+        if not self.scale.known:
+            self._prompt = (n_rows, seconds)
+            return
+        slope = max(0.0, (seconds / self.scale.value - 1) / (n_rows - 1)) * _ROW_OF_PROMPT
+        # A disturbed measurement is too large, never too small.
+        if self.slope is None or slope < self.slope or slope > 4 * self.slope:
+            self.slope, self._table = slope, None
+
+    def seconds(self, widest: int) -> Floats:
+        """``[i]``: expected seconds of width ``i + 1``."""
+        return self._shape(widest).mean[:widest] * self.scale.value
+
+    def least(self, widest: int) -> Floats:
+        """``[i]``: seconds that width ``i + 1`` may take if it turns out well."""
+        return self._shape(widest).low[:widest] * self.scale.value
+
+    def at(self, width: int) -> float:
+        """Expected seconds of one width."""
+        return float(self._shape(width).mean[width - 1]) * self.scale.value
+
+    def _faded(self, point: _Point) -> float:
+        return min(_UNKNOWN, point.variance + _FADING * (self._step - point.step))
+
+    def _prior(self, width: int) -> float:
+        return 1 + (_DEFAULT_SLOPE if self.slope is None else self.slope) * (width - 1)
+
+    def _shape(self, widest: int) -> Table:
+        table = self._table
+        if table is None or len(table.mean) < widest or self._step - self._table_step > 64:  # noqa: PLR2004 -- see _FADING
+            n = max(widest, 64, 0 if table is None else len(table.mean))
+            self._table_step = self._step
+            self._table = table = self._tabulate(1 << (n - 1).bit_length())
+        return table
+
+    def _tabulate(self, n: int) -> Table:
+        widths = np.arange(1, n + 1)
+        line = np.log1p((_DEFAULT_SLOPE if self.slope is None else self.slope) * (widths - 1.0))
+        known = sorted(w for w in self._points if w <= n)
+        variances = [self._faded(self._points[w]) for w in known]
+        logs = _rising([self._points[w].log for w in known], [1 / v for v in variances])
+        at = np.array([1, *known])
+        bend = np.interp(np.log(widths), np.log(at), np.array([0.0, *logs]) - line[at - 1])
+        log_mean = np.maximum.accumulate(line + bend)
+        deviation = np.full(n, math.sqrt(_UNKNOWN))
+        single = min(_UNKNOWN, _FADING_FIRST * (self._step - self._single_step))
+        deviation[at - 1] = np.sqrt([single, *variances])
+        narrower = at[np.searchsorted(at, widths, side="right") - 1]
+        low = np.maximum(log_mean - deviation, log_mean[narrower - 1] - deviation[narrower - 1])
+        return Table(np.exp(log_mean), np.exp(low))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        points = [[w, p.log, self._faded(p)] for w, p in sorted(self._points.items())]
+        return {"scale": [self.scale.log, self.scale.variance], "slope": self.slope, "points": points}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Curve:
+        """What :meth:`to_dict` returned. Raises ConfigError when it cannot be that."""
+        try:
+            log, variance = data["scale"]
+            # How fast the machine is now is not what it was then.
+            scale = Level(_number(log, -_FAR, _FAR), max(_number(variance, 0, _FAR), 0.2**2))
+            slope = None if data["slope"] is None else _number(data["slope"], 0, 1e6)
+            points = {
+                int(_number(w, 2, 1e6)): _Point(
+                    _number(log, 0, _FAR), min(_UNKNOWN, _number(variance, 1e-9, _FAR)), 0, _PLAIN
+                )
+                for w, log, variance in data["points"]
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"not a cost curve: {error!r}"
+            raise ConfigError(msg) from error
+        return cls(scale, slope, points=points, n_singles=_PLAIN)
+
+    def copy(self) -> Curve:
+        """Another one to start from the same knowledge."""
+        points = {w: _Point(p.log, self._faded(p), 0, p.n) for w, p in self._points.items()}
+        return Curve(attrs.evolve(self.scale), self.slope, self._prompt, points, n_singles=self._n_singles)
+
+
+def _number(value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        msg = f"{value!r} is not a number in [{low}, {high}]"
+        raise ValueError(msg)
+    return value
+
+
+def _clipped(residual: float, variance: float) -> float:
+    deviation = math.sqrt(variance)
+    return max(-_CLIP_BELOW * deviation, min(_CLIP_ABOVE * deviation, residual))
+
+
+def _rising(values: list[float], weights: list[float]) -> list[float]:
+    """The nearest sequence that never falls: pool adjacent violators (Ayer et al. 1955)."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        pool = (value, weight, 1)
+        while pools and pools[-1][0] > pool[0]:
+            v, w, n = pools.pop()
+            pool = ((v * w + pool[0] * pool[1]) / (w + pool[1]), w + pool[1], n + pool[2])
+        pools.append(pool)
+    return [v for v, _, n in pools for _ in range(n)]
+
+
+#: Upper ends of the ranges of context length that have curves of their own; the last one has none.
+_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+
+@attrs.define
+class CostModel:
+    """Everything a scheduler knows about time. Nothing in it depends on what is generated."""
+
+    _batches: dict[int, Curve] = attrs.field(factory=dict)
+    _drafts: dict[str, Curve] = attrs.field(factory=dict)
+    _processing: dict[str, Curve] = attrs.field(factory=dict)
+    _calls: dict[str, Level] = attrs.field(factory=dict)
+    accept: Level = attrs.field(factory=Level)
+    """Sampling and committing a token."""
+    checkpoint: Level = attrs.field(factory=Level)
+    """Taking a checkpoint."""
+    rollback: Level = attrs.field(factory=Level)
+    """Dropping rejected tokens of one batch."""
+
+    def batch(self, n_context: float) -> Curve:
+        """Of the target, by rows, with ``n_context`` tokens in memory per sequence."""
+        bucket = bisect.bisect_left(_BUCKETS, n_context)
+        curve = self._batches.get(bucket)
+        if curve is None:
+            curve = Curve()
+            if self._batches:  # until it is measured: like the nearest
+                curve = self._batches[min(self._batches, key=lambda b: abs(b - bucket))].copy()
+            self._batches[bucket] = curve
+        return curve
+
+    def draft(self, strategy: str) -> Curve:
+        """Of one call of a strategy, by the tokens of its longest proposal and one."""
+        return _of(self._drafts, strategy, _SLOPE_OF_DRAFTS)
+
+    def call(self, strategy: str) -> Level:
+        """Of one call of a strategy, whatever it proposes."""
+        level = self._calls.get(strategy)
+        if level is None:
+            level = self._calls[strategy] = Level()
+        return level
+
+    def processing(self, strategies: str) -> Curve:
+        """Of what strategies do with the rows of a batch, by rows."""
+        return _of(self._processing, strategies, _DEFAULT_SLOPE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; what was never measured is left out."""
+
+        def curves(known: Mapping[Any, Curve]) -> dict[str, Any]:
+            return {str(key): curve.to_dict() for key, curve in known.items() if curve.known}
+
+        return {
+            "batches": curves(self._batches),
+            "drafts": curves(self._drafts),
+            "processing": curves(self._processing),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CostModel:
+        """What :meth:`to_dict` returned. Raises ConfigError when it cannot be that."""
+        try:
+            parts = [dict(data[name]) for name in ("batches", "drafts", "processing")]
+            batches, drafts, processing = ({k: Curve.from_dict(v) for k, v in part.items()} for part in parts)
+            return cls({int(bucket): curve for bucket, curve in batches.items()}, drafts, processing)
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"not a cost model: {error!r}"
+            raise ConfigError(msg) from error
+
+
+def _of(curves: dict[str, Curve], key: str, slope: float) -> Curve:
+    curve = curves.get(key)
+    if curve is None:
+        curve = curves[key] = Curve(slope=slope)
+    return curve

@@ -1,0 +1,136 @@
+"""What the scheduler loses against the best fixed length, and against plain decoding, on machines of every kind."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from specframe.core.cost_aware import CostAware
+from tests.support.simulator import CURVES, Constant, Copying, Cost, Drifting, Fixed, Machine, simulate
+
+#: Runs are long, and a failing one says by itself what went wrong.
+no_shrinking = (Phase.explicit, Phase.reuse, Phase.generate)
+
+N = 1500
+LONGEST = 16
+
+
+@st.composite
+def costs(draw: st.DrawFn) -> Cost:
+    """Batches on machines that were measured, and on made-up ones: straight, flat, in steps."""
+    if draw(st.booleans()):
+        return CURVES[draw(st.sampled_from(sorted(CURVES)))]
+    first, step = draw(st.sampled_from([0.002, 0.01, 0.05])), draw(st.floats(0, 1))
+    jump, tile = draw(st.sampled_from([0, 0, 0.5, 1])), draw(st.sampled_from([1, 1, 4, 8, 16]))
+    return lambda rows: first * (1 + jump * (rows > 1) + step * ((rows - 1) // tile))
+
+
+def machines(*, draft_of_a_model: st.SearchStrategy[bool]) -> st.SearchStrategy[Machine]:
+    def build(cost: Cost, noise: float, outliers: float, model: bool, per_token: float) -> Machine:
+        draft: Cost = (lambda n: (0.05 + per_token * n) * cost(1)) if model else (lambda n: 5e-6)
+        return Machine(target=cost, draft=draft, noise=noise, outliers=outliers)
+
+    noises, outliers = st.sampled_from([0.0, 0.03, 0.08]), st.sampled_from([0.0, 0.01])
+    return st.builds(build, costs(), noises, outliers, draft_of_a_model, st.floats(0.02, 0.2))
+
+
+anything = machines(draft_of_a_model=st.booleans())
+seeds = st.integers(0, 1000)
+
+
+def emitted(chance: float, n: int) -> float:
+    """Tokens of a step that verifies ``n``, on average."""
+    return 1 + sum(accumulate([chance] * n, lambda a, b: a * b))
+
+
+def speeds(machine: Machine, chance: float) -> list[float]:
+    """``[n]``: tokens per second with drafts of ``n`` tokens."""
+    return [emitted(chance, n) / (machine.target(1 + n) + (machine.draft(n) if n else 0.0)) for n in range(LONGEST + 1)]
+
+
+@given(machine=anything, seed=seeds, requests=st.sampled_from([1, 5]))
+@settings(max_examples=12, phases=no_shrinking)
+def test_wrong_drafts_cost_next_to_nothing(machine: Machine, seed: int, requests: int) -> None:
+    for drafts in (Constant(0.0, LONGEST), Copying(1, 10_000, misled=1.0)):
+        run = simulate(CostAware(), machine, [drafts], n_tokens=N, seed=seed, requests=requests)
+        assert run.gain >= 0.97
+
+
+@given(machine=anything, chance=st.floats(0, 1), seed=seeds)
+@settings(max_examples=12, phases=no_shrinking)
+def test_steady_drafts_are_nearly_as_fast_as_with_the_best_length(machine: Machine, chance: float, seed: int) -> None:
+    run = simulate(CostAware(), machine, [Constant(chance, LONGEST)], n_tokens=2 * N, seed=seed)
+    by_length = speeds(machine, chance)
+    settled = run.lengths[len(run.lengths) // 2 :]
+    tokens = sum(emitted(chance, n) for n in settled)
+    seconds = sum(emitted(chance, n) / by_length[n] for n in settled)
+    near = 0.94 if machine.draft(1) < 1e-5 else 0.9  # where asking costs, less is known
+    assert tokens / seconds >= near * max(by_length), (sorted(settled)[len(settled) // 2], by_length)
+    assert run.gain >= 0.96
+
+
+@pytest.mark.parametrize("curve", sorted(CURVES))
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.5, 0.77, 0.9, 1.0])
+def test_length_is_the_best_one_or_its_neighbour(curve: str, chance: float) -> None:
+    """Or one that is as good: some curves are flat around their best place."""
+    machine = Machine(target=CURVES[curve], noise=0.03)
+    run = simulate(CostAware(), machine, [Constant(chance, LONGEST)], n_tokens=2 * N)
+    by_length = speeds(machine, chance)
+    best = max(range(LONGEST + 1), key=by_length.__getitem__)
+    settled = sorted(run.lengths[len(run.lengths) // 2 :])
+    chosen = settled[len(settled) // 2]
+    assert abs(chosen - best) <= 1 or by_length[chosen] >= 0.94 * by_length[best], (chosen, best)
+
+
+@given(machine=machines(draft_of_a_model=st.just(False)), seed=seeds)
+@settings(max_examples=12, phases=no_shrinking)
+def test_change_is_followed(machine: Machine, seed: int) -> None:
+    """Within 300 tokens behind a change, and from then on as fast as if it had always been like that."""
+    for before, after in ((0.9, 0.05), (0.05, 0.9)):
+        drafts = Drifting(Constant(before, LONGEST), Constant(after, LONGEST), N)
+        run = simulate(CostAware(), machine, [drafts], n_tokens=2 * N, seed=seed)
+        took = run.seconds_between(N + 300, 2 * N)
+        assert (N - 300) / took >= 0.9 * max(speeds(machine, after))
+
+
+def test_model_that_gets_better_is_noticed_although_asking_costs() -> None:
+    machine = Machine(target=CURVES["gpu flat"], draft=lambda n: 0.001 + 0.001 * n, noise=0.03)
+    drafts = Drifting(Constant(0.05, 8), Constant(0.9, 8), N)
+    run = simulate(CostAware(), machine, [drafts], n_tokens=3 * N)
+    assert run.plain_seconds / run.seconds > 1.3
+    slow = run.seconds_between(0, N) / machine.target(1) / N
+    assert slow <= 1.03
+
+
+@pytest.mark.parametrize("curve", sorted(CURVES))
+def test_copied_passages_gain_more_than_any_fixed_length_brings(curve: str) -> None:
+    machine = Machine(target=CURVES[curve], noise=0.03)
+    drafts = Copying(60, 30, misled=0.3)
+    fixed = [simulate(Fixed(n), machine, [drafts], n_tokens=N).gain for n in (1, 2, 3, 5, 7, 11, 15, 23, 31, 47)]
+    run = simulate(CostAware(), machine, [drafts], n_tokens=N)
+    assert run.gain >= 0.9 * max(1.0, *fixed)
+    if curve.startswith("cpu"):
+        assert run.gain > 1.1 * max(1.0, *fixed)
+
+
+@given(machine=machines(draft_of_a_model=st.just(False)), seed=seeds, n_seq=st.integers(2, 4))
+@settings(max_examples=12, phases=no_shrinking)
+def test_rows_go_to_the_sequences_that_use_them(machine: Machine, seed: int, n_seq: int) -> None:
+    drafts: list[Any] = [Constant(0.95, LONGEST), *[Constant(0.0, LONGEST)] * (n_seq - 1)]
+    run = simulate(CostAware(), machine, drafts, n_tokens=400, seed=seed)
+    plain = n_seq / machine.target(n_seq)
+    best = max((n_seq - 1 + emitted(0.95, n)) / machine.target(n_seq + n) for n in range(LONGEST + 1))
+    assert run.n_emitted / run.seconds >= max(0.97 * plain, 0.85 * best)
+
+
+def test_first_request_of_a_machine_that_is_known_is_fast_at_once() -> None:
+    machine = Machine(target=CURVES["cpu q4_1"], noise=0.03)
+    known = CostAware()
+    simulate(known, machine, [Constant(0.9, LONGEST)], n_tokens=N)
+    cold = simulate(CostAware(), machine, [Constant(0.9, LONGEST)], n_tokens=128)
+    warm = simulate(CostAware(known.costs), machine, [Constant(0.9, LONGEST)], n_tokens=128)
+    assert warm.gain > cold.gain
