@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import abc
-import io
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Rows
-from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
+from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
 from specframe.strategies._options import ModelOptions
-from specframe.strategies.drafting import HeldSequence, batches, draft_model, llama_services, suits_file
+from specframe.strategies.drafting import HeldSequence, batches
+from specframe.strategies.model_backed import ModelBacked
 
 if TYPE_CHECKING:
     from specframe.backends.llama.autoregressive_context import AutoregressiveContext
-    from specframe.backends.llama.model import Model
-    from specframe.backends.llama.services import LlamaServices
 
 #: Tokens that may wait to be evaluated by the draft model together with a draft.
 MAX_WAITING = 32
@@ -57,7 +54,7 @@ class _Draft:
     done: bool = False
 
 
-class Autoregressive(BatchStrategy):
+class Autoregressive(ModelBacked):
     """Pairs each token with a state of the target one position before it, and drafts on with its own states.
 
     What the target evaluates waits, so that it can be evaluated together with the next draft. All sequences are drafted
@@ -70,48 +67,17 @@ class Autoregressive(BatchStrategy):
     #: tokens have no state to be paired with, and are left out.
     lag: ClassVar[int] = 0
 
-    #: Load the NextN layers of the draft file.
-    load_mtp: ClassVar[bool] = False
-
-    @classmethod
-    @override
-    def rollback_depth(cls, options: Any) -> int:
-        return int(options.n_max)
-
-    @classmethod
-    @override
-    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
-        return suits_file(cls.name, target, draft)
+    _context: AutoregressiveContext
+    _held: list[HeldSequence]
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
         from specframe.backends.llama.autoregressive_context import DraftEntry  # noqa: PLC0415 -- native
 
-        services, path = llama_services(self.name, context), context.draft_path
-        self._check(services, path)
         self._entry = DraftEntry
-        self._model, self._owned = draft_model(
-            services, path, load_mtp=self.load_mtp, devices=options.devices, n_gpu_layers=options.n_gpu_layers
-        )
         n_seq = context.target.n_seq
-        try:
-            self._context = self._open(
-                services,
-                self._model,
-                n_ctx=None if options.n_ctx is None else min(options.n_ctx, context.target.n_ctx),
-                n_batch=max(options.n_batch or context.target.n_batch, (options.n_max + 1) * n_seq),
-                type_k=options.type_k,
-                type_v=options.type_v,
-                n_threads=options.threads,
-                backend_sampling=options.backend_sampling,
-                probabilities=options.p_min > 0,
-            )
-        except BaseException:
-            if self._owned:
-                self._model.close()
-            raise
         self._n_ctx = self._context.n_ctx + self.lag
-        self._n_max: int = options.n_max
+        self._n_max = options.n_max
         self._chained = self._context.n_heads > 1
         if self._chained:
             self._n_max = min(self._n_max, self._context.n_heads)
@@ -121,26 +87,19 @@ class Autoregressive(BatchStrategy):
         self._patience = min(MAX_WAITING, room, self._context.n_joined - 1)
         self._held = [HeldSequence(self._context.width, self._n_max + 1) for _ in range(n_seq)]
 
-    @abc.abstractmethod
-    def _check(self, services: LlamaServices, draft: Path | None) -> None:
-        """Raise ConfigError when the draft file, or the target's own, cannot draft for the target."""
-
-    @abc.abstractmethod
-    def _open(self, services: LlamaServices, model: Model, **options: Any) -> AutoregressiveContext:
-        """The context that drafts with ``model``."""
+    @override
+    def _settings(self, context: StrategyContext) -> dict[str, Any]:
+        options, target = self.options, context.target
+        return {
+            **super()._settings(context),
+            "n_batch": max(options.n_batch or target.n_batch, (options.n_max + 1) * target.n_seq),
+            "backend_sampling": options.backend_sampling,
+            "probabilities": options.p_min > 0,
+        }
 
     def _paired(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
         """``batch`` with the states that the draft model pairs with the tokens behind them, as its hidden states."""
         return batch
-
-    @property
-    @override
-    def max_draft(self) -> int:
-        return self._n_max
-
-    @override
-    def begin(self, seq: int, history: History, n_held: int) -> int:
-        return self._held[seq].begin(history[:n_held])
 
     @override
     def process(self, batch: Sequence[Decoded]) -> None:
@@ -269,30 +228,16 @@ class Autoregressive(BatchStrategy):
         return max(0, min(n_evaluated, self._n_ctx) - self.lag)
 
     @override
-    def save(self, seq: int) -> bytes | None:
-        held, context = self._held[seq], self._context
+    def _saved(self, seq: int) -> dict[str, npt.NDArray[Any]] | None:
+        held = self._held[seq]
         if not held.usable:
             return None
         n = min(held.evaluated, len(held.tokens))
-        context.truncate(seq, self._n_in_memory(n))
-        arrays: dict[str, Any] = held.save(n)
-        buffer = io.BytesIO()
-        np.savez(buffer, memory=context.save_state(seq), **arrays)
-        return buffer.getvalue()
+        self._context.truncate(seq, self._n_in_memory(n))
+        return held.save(n)
 
     @override
-    def load(self, seq: int, data: bytes) -> None:
-        held, context = self._held[seq], self._context
-        with np.load(io.BytesIO(data), allow_pickle=False) as saved:
-            held.load(saved)
-            try:
-                context.load_state(seq, saved["memory"], self._n_in_memory(held.evaluated))
-            except BaseException:
-                held.keep(0)
-                raise
-
-    @override
-    def close(self) -> None:
-        self._context.close()
-        if self._owned:
-            self._model.close()
+    def _restore(self, seq: int, saved: Mapping[str, npt.NDArray[Any]]) -> int:
+        held = self._held[seq]
+        held.load(saved)
+        return self._n_in_memory(held.evaluated)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import abc
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
-from specframe.core.strategy import BatchStrategy, DraftRequest, Outcome, StrategyContext, Suitability
+from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
 from specframe.strategies._options import MAX_DRAFT, ModelOptions, in_place, whole_number
-from specframe.strategies.drafting import draft_model, llama_services, suits_file
 from specframe.strategies.held_features import HeldFeatures
+from specframe.strategies.model_backed import ModelBacked
 
 if TYPE_CHECKING:
+    from specframe.backends.llama.block_context import BlockContext
     from specframe.backends.llama.draft_kinds import BlockFile
+    from specframe.backends.llama.gguf import GgufFile
+    from specframe.backends.llama.services import LlamaServices
 
 #: Positions whose features may wait to be injected together, before the next draft.
 MAX_WAITING = 32
@@ -48,7 +49,7 @@ class ChoosingOptions(BlockOptions):
     )
 
 
-class BlockDrafter(BatchStrategy):
+class BlockDrafter(ModelBacked):
     """Base of the block drafters: everything but how an evaluated block is read.
 
     A subclass says how a context is set up for what it wants of a block, :meth:`_reading`, and reads it, :meth:`_read`.
@@ -60,60 +61,35 @@ class BlockDrafter(BatchStrategy):
     needs = Need.LAYER_INPUTS
     uses_draft_file = True
     Options = BlockOptions
-    kind: ClassVar[str]
-    """Of draft files that are for this strategy."""
 
-    @classmethod
-    @override
-    def rollback_depth(cls, options: Any) -> int:
-        return int(options.n_max)
-
-    @classmethod
-    @override
-    def check_files(cls, target: Path, draft: Path | None) -> None:
-        from specframe.backends.llama.draft_files import check_draft  # noqa: PLC0415 -- native
-        from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
-
-        check_draft(inspect(target), None if draft is None else inspect(draft), cls.kind)
-
-    @classmethod
-    @override
-    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
-        return suits_file(cls.kind, target, draft)
+    _context: BlockContext
+    _held: list[HeldFeatures]
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
         from specframe.backends.llama import block_context  # noqa: PLC0415 -- native
-        from specframe.backends.llama.draft_files import check_draft  # noqa: PLC0415 -- native
-        from specframe.backends.llama.draft_kinds import BlockFile  # noqa: PLC0415 -- native
 
         self._native = block_context
-        services, path = llama_services(self.name, context), context.draft_path
-        check_draft(services.model.gguf, None if path is None else services.inspect(path), self.kind)
-        self._model, self._owned = draft_model(
-            services, path, devices=options.devices, n_gpu_layers=options.n_gpu_layers
-        )
-        try:
-            self._facts: BlockFile = BlockFile.of(self._model.gguf)
-            self._n_max: int = min(options.n_max, self._facts.max_draft)
-            self._context = services.open_blocks(
-                self._model,
-                n_block=self._n_max + (not self._facts.from_anchor),
-                n_ctx=None if options.n_ctx is None else min(options.n_ctx, context.target.n_ctx),
-                n_batch=options.n_batch,
-                type_k=options.type_k,
-                type_v=options.type_v,
-                n_threads=options.threads,
-                **self._reading(),
-            )
-        except BaseException:
-            if self._owned:
-                self._model.close()
-            raise
         self._patience = max(MAX_WAITING, self._context.n_block)
         self._held = [
             HeldFeatures(self._facts.target_layers, self._context.n_features) for _ in range(context.target.n_seq)
         ]
+
+    @classmethod
+    @override
+    def _check(cls, target: GgufFile, draft: GgufFile | None) -> None:
+        from specframe.backends.llama.draft_files import check_draft  # noqa: PLC0415 -- native
+
+        check_draft(target, draft, cls.kind)
+
+    @override
+    def _open(self, services: LlamaServices, **settings: Any) -> BlockContext:
+        from specframe.backends.llama.draft_kinds import BlockFile  # noqa: PLC0415 -- native
+
+        self._facts: BlockFile = BlockFile.of(self._model.gguf)
+        self._n_max = min(self.options.n_max, self._facts.max_draft)
+        n_block = self._n_max + (not self._facts.from_anchor)
+        return services.open_blocks(self._model, n_block=n_block, **settings, **self._reading())
 
     def _reading(self) -> Mapping[str, Any]:
         """Arguments of ``BlockContext`` for what :meth:`_read` needs: choices from logits."""
@@ -127,15 +103,6 @@ class BlockDrafter(BatchStrategy):
     @override
     def layers(self) -> Sequence[int]:
         return self._facts.target_layers
-
-    @property
-    @override
-    def max_draft(self) -> int:
-        return self._n_max
-
-    @override
-    def begin(self, seq: int, history: History, n_held: int) -> int:
-        return self._held[seq].begin(history[:n_held])
 
     @override
     def process(self, batch: Sequence[Decoded]) -> None:
@@ -219,32 +186,18 @@ class BlockDrafter(BatchStrategy):
         return True
 
     @override
-    def save(self, seq: int) -> bytes | None:
-        held, context = self._held[seq], self._context
+    def _saved(self, seq: int) -> dict[str, npt.NDArray[Any]] | None:
+        held = self._held[seq]
         if not held.usable or not held.tokens:
             return None
-        context.truncate(seq, min(held.injected, context.n_ctx))
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = held.save()
-        np.savez(buffer, memory=context.save_state(seq), **arrays)
-        return buffer.getvalue()
+        self._context.truncate(seq, min(held.injected, self._context.n_ctx))
+        return held.save()
 
     @override
-    def load(self, seq: int, data: bytes) -> None:
-        held, context = self._held[seq], self._context
-        with np.load(io.BytesIO(data), allow_pickle=False) as saved:
-            held.load(saved)
-            try:
-                context.load_state(seq, saved["memory"], min(held.injected, context.n_ctx))
-            except BaseException:
-                held.keep(0)
-                raise
-
-    @override
-    def close(self) -> None:
-        self._context.close()
-        if self._owned:
-            self._model.close()
+    def _restore(self, seq: int, saved: Mapping[str, npt.NDArray[Any]]) -> int:
+        held = self._held[seq]
+        held.load(saved)
+        return min(held.injected, self._context.n_ctx)
 
 
 def _piece(decoded: Decoded, start: int, end: int) -> Decoded:

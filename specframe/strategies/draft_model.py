@@ -19,7 +19,7 @@ from specframe.core.strategy import Suitability
 from specframe.strategies.autoregressive import Autoregressive
 
 if TYPE_CHECKING:
-    from specframe.backends.llama.model import Model
+    from specframe.backends.llama.gguf import GgufFile
     from specframe.backends.llama.plain_context import PlainContext
     from specframe.backends.llama.services import LlamaServices
 
@@ -40,14 +40,6 @@ class DraftModel(Autoregressive):
 
     @classmethod
     @override
-    def check_files(cls, target: Path, draft: Path | None) -> None:
-        from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
-        from specframe.backends.llama.plain_files import check_plain  # noqa: PLC0415 -- native
-
-        check_plain(inspect(target), None if draft is None else inspect(draft))
-
-    @classmethod
-    @override
     def suitability(cls, target: Path, draft: Path | None) -> Suitability:
         from specframe.backends.llama.draft_kinds import draft_kind  # noqa: PLC0415 -- native
         from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
@@ -55,15 +47,16 @@ class DraftModel(Autoregressive):
         made_for_none = draft is not None and draft_kind(inspect(draft)) is None
         return Suitability.DRAFT_FILE if made_for_none else Suitability.UNASKED
 
+    @classmethod
     @override
-    def _check(self, services: LlamaServices, draft: Path | None) -> None:
+    def _check(cls, target: GgufFile, draft: GgufFile | None) -> None:
         from specframe.backends.llama.plain_files import check_plain  # noqa: PLC0415 -- native
 
-        check_plain(services.model.gguf, None if draft is None else services.inspect(draft))
+        check_plain(target, draft)
 
     @override
-    def _open(self, services: LlamaServices, model: Model, **options: Any) -> PlainContext:
-        return services.open_plain(model, **options)
+    def _open(self, services: LlamaServices, **settings: Any) -> PlainContext:
+        return services.open_plain(self._model, **settings)
 
     @override
     def begin(self, seq: int, history: History, n_held: int) -> int:

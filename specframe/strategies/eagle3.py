@@ -6,7 +6,6 @@ llama.cpp drafts with it as ``draft-eagle3``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,11 +17,9 @@ from specframe.strategies.autoregressive import Autoregressive
 
 if TYPE_CHECKING:
     from specframe.backends.llama.eagle3_context import Eagle3Context
-    from specframe.backends.llama.model import Model
+    from specframe.backends.llama.gguf import GgufFile
     from specframe.backends.llama.services import LlamaServices
 
-#: Of draft files that are for this strategy.
-KIND = "eagle3"
 #: Tokens that may be evaluated together with a draft even when drafts are shorter: plain steps in between.
 MIN_JOINED = 9
 
@@ -43,6 +40,7 @@ class Eagle3(Autoregressive):
     """
 
     name = "eagle3"
+    kind = "eagle3"
     needs = Need.LAYER_INPUTS
     uses_draft_file = True
     lag = 1
@@ -51,21 +49,14 @@ class Eagle3(Autoregressive):
 
     @classmethod
     @override
-    def check_files(cls, target: Path, draft: Path | None) -> None:
-        from specframe.backends.llama.draft_files import check_draft  # noqa: PLC0415 -- native
-        from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
-
-        check_draft(inspect(target), None if draft is None else inspect(draft), KIND)
-
-    @override
-    def _check(self, services: LlamaServices, draft: Path | None) -> None:
+    def _check(cls, target: GgufFile, draft: GgufFile | None) -> None:
         from specframe.backends.llama.draft_files import check_draft  # noqa: PLC0415 -- native
 
-        check_draft(services.model.gguf, None if draft is None else services.inspect(draft), KIND)
+        check_draft(target, draft, cls.kind)
 
     @override
-    def _open(self, services: LlamaServices, model: Model, **options: Any) -> Eagle3Context:
-        return services.open_eagle3(model, n_joined=max(self.options.n_max + 1, MIN_JOINED), **options)
+    def _open(self, services: LlamaServices, **settings: Any) -> Eagle3Context:
+        return services.open_eagle3(self._model, n_joined=max(self.options.n_max + 1, MIN_JOINED), **settings)
 
     @property
     @override

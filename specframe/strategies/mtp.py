@@ -17,7 +17,7 @@ from specframe.core.ports import Need
 from specframe.strategies.autoregressive import Autoregressive
 
 if TYPE_CHECKING:
-    from specframe.backends.llama.model import Model
+    from specframe.backends.llama.gguf import GgufFile
     from specframe.backends.llama.nextn_context import NextnContext
     from specframe.backends.llama.services import LlamaServices
 
@@ -38,6 +38,7 @@ class Mtp(Autoregressive):
     """
 
     name = "mtp"
+    kind = "mtp"
     needs = Need.HIDDEN
     uses_draft_file = True
     load_mtp = True
@@ -49,24 +50,17 @@ class Mtp(Autoregressive):
 
     @classmethod
     @override
-    def check_files(cls, target: Path, draft: Path | None) -> None:
-        from specframe.backends.llama.gguf import inspect  # noqa: PLC0415 -- native
+    def _check(cls, target: GgufFile, draft: GgufFile | None) -> None:
         from specframe.backends.llama.mtp_files import check_mtp  # noqa: PLC0415 -- native
 
-        check_mtp(inspect(target), None if draft is None else inspect(draft))
+        check_mtp(target, draft)
 
     @override
-    def _check(self, services: LlamaServices, draft: Path | None) -> None:
-        from specframe.backends.llama.mtp_files import check_mtp  # noqa: PLC0415 -- native
-
-        check_mtp(services.model.gguf, None if draft is None else services.inspect(draft))
-        if draft is None and not services.model.load_mtp:
+    def _open(self, services: LlamaServices, **settings: Any) -> NextnContext:
+        if not self._model.load_mtp:
             msg = (
-                f"the NextN layers of {services.model.path.name} were not loaded; choose strategy {self.name!r} when "
+                f"the NextN layers of {self._model.path.name} were not loaded; choose strategy {self.name!r} when "
                 "the model is loaded"
             )
             raise ConfigError(msg)
-
-    @override
-    def _open(self, services: LlamaServices, model: Model, **options: Any) -> NextnContext:
-        return services.open_heads(model, **options)
+        return services.open_heads(self._model, **settings)
