@@ -76,7 +76,7 @@ class Engine:
         self._lock = threading.RLock()
         self._inside = False
         self._closed = False
-        self._clock = 0
+        self._n_uses = 0
 
     # -- public -------------------------------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class Engine:
             slot.strategy_states = dict(session.strategies)
             if self._info.rollback is not Rollback.TRUNCATE and self._info.checkpoints:
                 slot.save(self._checkpoints)
-            self._clock += 1
-            slot.last_used = self._clock
+            self._n_uses += 1
+            slot.last_used = self._n_uses
             return slot.n_past
 
     def close(self) -> None:
@@ -192,6 +192,14 @@ class Engine:
                 stack.callback(self._drafters.close)
                 stack.callback(self._settle)
                 self._queue_out()
+
+    def halt(self) -> None:
+        """Wait for the step that is running, and let no other thread begin one ever again; for the end of a process.
+
+        Closing instead would raise ClosedError in daemon threads that stream, on stderr, while the interpreter exits;
+        and letting them run would tear the library down under a computation.
+        """
+        self._lock.acquire()  # never released
 
     def __enter__(self) -> Self:
         return self
@@ -362,8 +370,8 @@ class Engine:
             active.end_drafting()
         active.end()
         self._running.remove(active)
-        self._clock += 1
-        slot.last_used = self._clock
+        self._n_uses += 1
+        slot.last_used = self._n_uses
         if not slot.poisoned:
             self._free.append(slot)
         if active.completion is not None:

@@ -1,7 +1,8 @@
 """The application's door: load a model, generate, stream, chat, from threads or from asyncio."""
 
 from specframe.llm.choosing import extend, first_of
-from specframe.llm.llm import LLM, LLMInfo
+from specframe.llm.info import LLMInfo
+from specframe.llm.llm import LLM
 from specframe.llm.loading import load
 from specframe.llm.options import ChatOptions, GenerateOptions, PromptOptions, SamplingOptions
 from specframe.llm.streams import AsyncStream, Stream

@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -28,6 +27,7 @@ from specframe.core.scheduler import DraftScheduler
 from specframe.core.session import Session
 from specframe.core.slot import PromptCheckpoints
 from specframe.llm.choosing import StrategyChooser
+from specframe.llm.info import LLMInfo
 from specframe.llm.options import (
     ChatOptions,
     GenerateOptions,
@@ -66,41 +66,6 @@ class Tokenizer(Vocab, Protocol):
         ...
 
 
-@attrs.frozen(kw_only=True)
-class LLMInfo:
-    """What was loaded, and how it runs."""
-
-    path: Path
-    architecture: str
-    description: str
-    n_params: int
-    size_bytes: int
-    """Of all tensors."""
-    n_vocab: int
-    n_ctx: int
-    """Tokens of one sequence, prompt and answer together."""
-    n_ctx_train: int
-    """Tokens of one sequence that the model was trained with; 0: unknown."""
-    n_batch: int
-    """Most tokens in one decode, over all sequences."""
-    n_seq: int
-    """Requests that run at once; more are queued."""
-    rollback: str
-    """How memory can be brought back after a rejection: ``truncate``, ``bounded`` or ``snapshot``."""
-    rollback_depth: int
-    """Rejected tokens that ``bounded`` memory takes back by itself; 0 for the others."""
-    checkpoints: str | None
-    """Where a checkpoint for longer rejections is kept: ``host`` or ``device``; None: memory needs none."""
-    library: str
-    """Where llama.cpp comes from, and its path."""
-    chat_templates: tuple[str, ...]
-    """Names of the templates in the file."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, JSON-ready."""
-        return {**attrs.asdict(self), "path": str(self.path), "chat_templates": list(self.chat_templates)}
-
-
 @attrs.define(eq=False)
 class _Parts:
     """What has to be closed, in this order; kept apart so that a finalizer can hold it."""
@@ -124,12 +89,6 @@ class _Parts:
             finally:
                 self.close_model()
 
-    def halt(self) -> None:
-        """Wait for the step that is running, and let no other thread begin one."""
-        # Never released. Closing instead would raise ClosedError in daemon threads that stream, on stderr, while the
-        # interpreter exits; and letting them run would tear the library down under a computation.
-        self.engine._lock.acquire()  # noqa: SLF001
-
 
 _open: weakref.WeakSet[_Parts] = weakref.WeakSet()
 
@@ -138,7 +97,7 @@ _open: weakref.WeakSet[_Parts] = weakref.WeakSet()
 def _halt_all() -> None:
     for parts in list(_open):
         if not parts.closed:
-            parts.halt()
+            parts.engine.halt()
 
 
 class LLM:

@@ -18,7 +18,8 @@ from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import unused_draft
 from specframe.llm.choosing import StrategyChoice, StrategyChooser
 from specframe.llm.costs import KeptCosts
-from specframe.llm.llm import LLM, LLMInfo
+from specframe.llm.info import LLMInfo
+from specframe.llm.llm import LLM
 
 if TYPE_CHECKING:
     from specframe.backends.llama.model import Model

@@ -6,27 +6,12 @@ from typing import Any
 
 import pytest
 
-from specframe.core.engine import Engine
-from specframe.core.errors import BackendError
 from specframe.core.request import Request
-from specframe.core.sampling import SamplingParams
-from specframe.core.scheduler import Unlimited
-from specframe.testing import Output
-from tests.support.blocks import CASES, BlockCase, RecordingDflash, RecordingDflash2, wanted_of
-from tests.support.exact import ExactZoo, Memory, every_memory, fresh, once, watched
+from tests.support.blocks import CASES, BlockCase, wanted_of
 from tests.support.llama import Zoo
-from tests.support.lossless import drafted
-from tests.support.mtp import GREEDY, PROMPTS, engine, request, spec, strategy_of
+from tests.support.mtp import GREEDY, PROMPTS, engine, request, strategy_of
 
 SOME = [CASES[0], *CASES[2:5]]
-SAMPLING = SamplingParams(seed=21, temperature=1.2, top_k=0, repeat_penalty=1.05, logprobs=1)
-REQUEST = Request(prompt=tuple(b"the cat the cat the "), max_tokens=30, sampling=SAMPLING)
-OTHER = Request(prompt=tuple(b"a bad dog had "), max_tokens=20, sampling=SAMPLING)
-
-each_draft = pytest.mark.parametrize(
-    ("draft", "cls"), [("dflash", RecordingDflash), ("dflash2-shared", RecordingDflash2)], ids=["dflash", "dflash2"]
-)
-
 
 # -- left by the consumer ---------------------------------------------------------------------------------------------
 
@@ -79,50 +64,3 @@ def test_a_failing_drafter_costs_speed_only(
             again = running.submit(request(PROMPTS[0], wanted, n=40)).result()
             assert again.tokens == plain
             assert again.stats.accepted_per_position == reference.stats.accepted_per_position
-
-
-# -- interrupted, on models whose logits are the same at every width --------------------------------------------------
-
-
-@every_memory
-@each_draft
-def test_the_output_is_that_of_plain_decoding_to_the_last_bit(
-    exact_zoo: ExactZoo, zoo: Zoo, memory: Memory, draft: str, cls: type[Any]
-) -> None:
-    model = exact_zoo(memory.model)
-    right = [fresh(model, each, **memory.options) for each in (REQUEST, OTHER)]
-    with watched(model, n_seq=2, **memory.options) as target, Engine(target, scheduler=Unlimited) as running:
-        for n_max in (2, 7):
-            wanted = spec(zoo(draft), cls, n_max=n_max)
-            both = [running.submit(drafted(each, wanted)) for each in (REQUEST, OTHER)]
-            for expected, generation in zip(right, both, strict=True):
-                done = generation.result()
-                expected.check_equals(Output.of(done), f"n_max={n_max}")
-                assert done.stats.verified > 0
-
-
-@every_memory
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), BackendError("broken")], ids=["interrupt", "error"])
-@each_draft
-def test_a_decode_that_fails(
-    exact_zoo: ExactZoo, zoo: Zoo, memory: Memory, error: BaseException, draft: str, cls: type[Any]
-) -> None:
-    """Before it began or after it was done. An interrupted request can be taken up again where it was."""
-    model, wanted = exact_zoo(memory.model), spec(zoo(draft), cls, n_max=5)
-    right = [fresh(model, each, **memory.options) for each in (REQUEST, OTHER)]
-    with watched(model, **memory.options) as target, Engine(target, scheduler=Unlimited) as running:
-        reference = running.submit(drafted(REQUEST, wanted)).result().stats.accepted_per_position
-        for at in (1, 2, 4):
-            for place in ("before_decode", "after_decode"):
-                target.clear(0)
-                setattr(target, place, once(error, at=at))
-                generation = running.submit(drafted(REQUEST, wanted))
-                with pytest.raises(type(error)):
-                    generation.result()
-                if isinstance(error, KeyboardInterrupt):
-                    right[0].check_equals(Output.of(generation.result()), f"resumed, {place} {at}")
-                setattr(target, place, None)
-                right[1].check_equals(Output.of(running.submit(drafted(OTHER, wanted)).result()), "another request")
-                again = running.submit(drafted(REQUEST, wanted)).result()
-                right[0].check_equals(Output.of(again), "the same again")
-                assert again.stats.accepted_per_position == reference

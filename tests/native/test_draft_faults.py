@@ -1,4 +1,4 @@
-"""EAGLE-3 and language models as drafts, on targets whose logits are the same at every width, when decoding fails."""
+"""Draft models of all sorts, on targets whose logits are the same at every width, when decoding fails."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import BatchStrategy
+from specframe.strategies.dflash import Dflash
+from specframe.strategies.dflash2 import Dflash2
 from specframe.strategies.draft_model import DraftModel
 from specframe.strategies.eagle3 import Eagle3
 from specframe.testing import Output
@@ -22,7 +24,10 @@ SAMPLING = SamplingParams(seed=21, temperature=1.2, top_k=0, repeat_penalty=1.05
 REQUEST = Request(prompt=tuple(b"the cat the cat the "), max_tokens=30, sampling=SAMPLING)
 OTHER = Request(prompt=tuple(b"a bad dog had "), max_tokens=20, sampling=SAMPLING)
 
-each_draft = pytest.mark.parametrize(("draft", "cls"), [("eagle3", Eagle3), ("draft-simple", DraftModel)])
+each_draft = pytest.mark.parametrize(
+    ("draft", "cls"),
+    [("eagle3", Eagle3), ("draft-simple", DraftModel), ("dflash", Dflash), ("dflash2-shared", Dflash2)],
+)
 
 
 @every_memory
