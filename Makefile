@@ -18,7 +18,7 @@ COVERAGE_CORE ?= 88
 COVERAGE_ALL  ?= 90
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types layers docs dist changelog pytest coverage bench lock venv venv-demo clean
+.PHONY: help demo test lint format types layers docs dist changelog pytest coverage sweep bench lock venv venv-demo clean
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -55,15 +55,19 @@ pytest: venv  ## the tests alone, e.g. make pytest PYTEST_ARGS="-k stop -x"
 
 # llama.cpp is built from source as a part of the tests; on a machine that cannot, they say so and do without.
 ifeq ($(shell command -v c++ || command -v g++ || command -v clang++),)
-UNBUILT = -m "not build"
+UNBUILT  = -m "not build and not sweep"
+WITHOUT := NOT TESTED: the native build needs a C++ compiler (apt install g++).
 endif
 
 coverage: venv  ## the tests with branch coverage
-	@$(if $(UNBUILT),echo "NOT TESTED: the native build, for want of a C++ compiler (apt install g++)",:)
+	@echo "$(WITHOUT)"
 	@rm -f .coverage .coverage.*
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report= $(UNBUILT) $(PYTEST_ARGS)
 	$(BIN)/coverage report --fail-under=$(COVERAGE_ALL)
 	$(BIN)/coverage report --include='specframe/core/*' --fail-under=$(COVERAGE_CORE)
+
+sweep: venv  ## the exhaustive tests that `make test` leaves out; an hour or more
+	$(BIN)/pytest -n $(PYTEST_WORKERS) -m sweep $(PYTEST_ARGS)
 
 bench: venv  ## measure strategies against plain decoding and the server of llama.cpp
 	$(BIN)/specframe bench $(BENCH_MODEL) $(BENCH_ARGS)

@@ -264,7 +264,7 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
     assert verdict(row(1)).verification_cost_s == float("inf")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(1200)
 def test_ten_thousand_tokens_are_the_same_with_drafting(smollm2: Path) -> None:
     # Five at once take a third of the time of one after another.

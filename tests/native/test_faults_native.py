@@ -239,7 +239,7 @@ def test_native_calls_fail(bench: Callable[[Case], Bench], case: Case) -> None:
     assert struck >= expected
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_calls_fail_at_every_place(bench: Callable[[Case], Bench], case: Case) -> None:
     strike(bench(case), [*itertools.product(MODES, range(1, 40))])

@@ -107,7 +107,7 @@ def test_memory_reaches_a_plateau(zoo: Zoo, case: Case) -> None:
     assert grown_kib(zoo, case, 160) < 120 * 2
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_memory_stays_on_its_plateau(zoo: Zoo, case: Case) -> None:
     assert grown_kib(zoo, case, 1000) < 750 // 2

@@ -160,7 +160,7 @@ def test_short_texts(name: str, exact_file: Callable[[str], Path], pairs: Callab
     assert min(accepted.values()) > 0, accepted
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("n_seq", [1, 3])
 @each_target
@@ -173,7 +173,7 @@ def test_every_length(
     assert min(accepted.values()) > 0, accepted
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(1800)
 @each_target
 def test_two_turns_and_a_full_context(
@@ -195,7 +195,7 @@ def test_two_turns_and_a_full_context(
                 assert len(following) + second.completion_tokens == 58 + 1
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(1800)
 @each_target
 def test_long_texts(name: str, exact_file: Callable[[str], Path], pairs: Callable[[str], list[Pair]]) -> None:
