@@ -60,7 +60,7 @@ WITHOUT := NOT TESTED: the native build needs a C++ compiler (apt install g++).
 endif
 
 coverage: venv  ## the tests with branch coverage
-	@echo "$(WITHOUT)"
+	@$(if $(WITHOUT),echo "$(WITHOUT)",:)
 	@rm -f .coverage .coverage.*
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report= $(UNBUILT) $(PYTEST_ARGS)
 	$(BIN)/coverage report --fail-under=$(COVERAGE_ALL)
