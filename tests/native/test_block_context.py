@@ -15,11 +15,9 @@ from specframe.backends.llama.context import Context
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import BackendError, ClosedError, ConfigError
-from specframe.strategies.dspark import Dspark
 from tests.support.blocks import RecordingDflash, RecordingDspark
 from tests.support.llama import Zoo
 from tests.support.mtp import PROMPTS, engine, request, spec
-from tests.support.resident import resident_bytes
 
 #: Two layers of 64 values.
 WIDTH = 128
@@ -132,18 +130,3 @@ def test_files_are_named(zoo: Zoo, tmp_path: Path) -> None:
     missing = tmp_path / "missing.gguf"
     with engine(zoo("llama"), zoo("dflash")) as (running, _), pytest.raises(ConfigError, match=r"missing\.gguf"):
         running.submit(request(PROMPTS[0], spec(missing, RecordingDflash)))
-
-
-def test_a_repeated_request_reaches_a_memory_plateau(zoo: Zoo) -> None:
-    wanted, sizes = spec(zoo("dspark-anchor"), Dspark, n_max=3, p_min=0.5), []
-    with engine(zoo("llama"), zoo("dspark-anchor"), n_ctx=128) as (running, _):
-        for i in range(200):
-            generation = running.submit(request([1, 2, 3 + i % 7], wanted, n=12))
-            if i % 3:
-                generation.result()
-            else:
-                next(generation)
-                generation.close()
-            if i in {100, 199}:
-                sizes.append(resident_bytes())
-    assert sizes[1] - sizes[0] < 2**20

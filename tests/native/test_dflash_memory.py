@@ -42,26 +42,6 @@ def test_the_second_turn_of_a_chat_goes_on_from_the_first(zoo: Zoo, case: BlockC
     assert len(turns) < len(made)
 
 
-@each_case
-def test_a_session_goes_on_in_another_engine(zoo: Zoo, case: BlockCase) -> None:
-    wanted = wanted_of(zoo, case, n_max=3)
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-        first = running.submit(request(PROMPTS[2] * 3, wanted, n=20)).result()
-        session = running.save_session()
-        prompt = [*PROMPTS[2] * 3, *first.tokens, *b" and then"]
-        here = running.submit(request(prompt, wanted, n=40, reuse_prefix=True)).result()
-        made_here = dict(strategy_of(running, wanted).drafts)
-    assert session.strategies
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-        running.load_session(session)
-        there = running.submit(request(prompt, wanted, n=40, reuse_prefix=True)).result()
-        made_there = dict(strategy_of(running, wanted).drafts)
-        assert there.tokens == here.tokens
-        assert there.stats.cached_tokens >= here.stats.cached_tokens > 40
-        assert made_there.items() <= made_here.items()
-        assert there.stats.accepted_per_position == here.stats.accepted_per_position
-
-
 def test_a_state_of_another_drafter_is_refused(zoo: Zoo) -> None:
     with engine(zoo("llama"), zoo("dflash")) as (running, _):
         wanted = spec(zoo("dflash"), RecordingDflash)

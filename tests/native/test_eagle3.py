@@ -25,7 +25,6 @@ from specframe.testing.zoo.world import linear, side_by_side
 from tests.support.acceptance import ERRORS, expected
 from tests.support.llama import Zoo
 from tests.support.mtp import PROMPTS, RecordingEagle3, engine, request, spec, strategy_of
-from tests.support.resident import resident_bytes
 
 #: Targets of each kind; drafts of the zoo share their vocabulary's tokens, not always its pre-tokenizer.
 WORLDS = {"llama": World(), "gemma4": World(), "qwen35": World(vocabulary=Vocabulary.byte_level(pre="qwen35"))}
@@ -251,19 +250,3 @@ def test_memory_formats_and_threads(zoo: Zoo, kind: str) -> None:
         for options in ({}, {"type_k": kind, "type_v": kind, "threads": 2, "n_ctx": 200, "n_batch": 16})
     )
     assert abs(rate(plain) - rate(formatted)) < 0.05
-
-
-def test_a_repeated_request_reaches_a_memory_plateau(zoo: Zoo) -> None:
-    sizes = []
-    with engine(zoo("llama"), zoo("eagle3"), n_ctx=128) as (running, _):
-        wanted = spec(zoo("eagle3"), Eagle3, n_max=3, p_min=0.5)
-        for i in range(200):
-            generation = running.submit(request([1, 2, 3 + i % 7], wanted, n=12))
-            if i % 3:
-                generation.result()
-            else:
-                next(generation)
-                generation.close()
-            if i in {100, 199}:
-                sizes.append(resident_bytes())
-    assert sizes[1] - sizes[0] < 2**20

@@ -14,12 +14,15 @@ from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.model import Model
 from specframe.core.engine import Engine
 from specframe.core.scheduler import Unlimited
-from specframe.core.strategy import StrategySpec
+from specframe.core.strategy import BatchStrategy, StrategySpec
+from specframe.strategies.dspark import Dspark
+from specframe.strategies.eagle3 import Eagle3
+from specframe.strategies.mtp import Mtp
 from specframe.strategies.ngram_k import NgramK
 from specframe.testing import Noisy
 from tests.support.exact import WatchedTarget, once
 from tests.support.llama import Zoo
-from tests.support.mtp import PROMPTS, request, spec
+from tests.support.mtp import PROMPTS, engine, request, spec
 from tests.support.resident import resident_bytes
 
 #: What drafts in the i-th request, given the target's text and the draft file.
@@ -74,13 +77,13 @@ def grown_kib(zoo: Zoo, case: Case, n_requests: int) -> int:
     with (
         Model(path, load_mtp=heads) as model,
         WatchedTarget(model, n_ctx=256, n_seq=2, n_threads=1, **case.options) as target,
-        Engine(target, scheduler=Unlimited) as engine,
+        Engine(target, scheduler=Unlimited) as running,
     ):
-        texts = [(*p, *engine.submit(request(p, n=20)).result().tokens) for p in PROMPTS]
+        texts = [(*p, *running.submit(request(p, n=20)).result().tokens) for p in PROMPTS]
         for i in range(n_requests):
             which = i % len(PROMPTS)
             wanted = request(PROMPTS[which], case.spec(i, texts[which], draft), n=12, reuse_prefix=bool(i % 2))
-            generation = engine.submit(wanted)
+            generation = running.submit(wanted)
             if i % 5 == 4:
                 target.after_decode = once(KeyboardInterrupt(), at=3)
                 with generation, pytest.raises(KeyboardInterrupt):
@@ -111,3 +114,29 @@ def test_memory_reaches_a_plateau(zoo: Zoo, case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_memory_stays_on_its_plateau(zoo: Zoo, case: Case) -> None:
     assert grown_kib(zoo, case, 1000) < 750 // 2
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "cls", "options"),
+    [
+        ("qwen35-mtp", None, Mtp, {"n_rs_seq": 3}),
+        ("llama", "eagle3", Eagle3, {}),
+        ("llama", "dspark-anchor", Dspark, {}),
+    ],
+)
+def test_abandoned_requests_leave_nothing(
+    zoo: Zoo, target: str, draft: str | None, cls: type[BatchStrategy], options: dict[str, Any]
+) -> None:
+    path, sizes = None if draft is None else zoo(draft), []
+    with engine(zoo(target), path, n_ctx=128, **options) as (running, _):
+        wanted = spec(path, cls, n_max=3, p_min=0.5 if draft else 0.0)
+        for i in range(300):
+            generation = running.submit(request([1, 2, 3 + i % 7], wanted, n=12))
+            if i % 3:
+                generation.result()
+            else:
+                next(generation)
+                generation.close()
+            if i in {150, 299}:
+                sizes.append(resident_bytes())
+    assert sizes[1] - sizes[0] < 2**20

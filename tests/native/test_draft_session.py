@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import blocks
 from tests.support.llama import Zoo
 from tests.support.mtp import CASES, EAGLES, PLAIN, PROMPTS, Case, engine, request, spec, strategy_of
 
 
-@pytest.mark.parametrize("case", [*CASES, *EAGLES, *PLAIN], ids=str)
-def test_a_session_goes_on_in_another_engine(zoo: Zoo, case: Case) -> None:
+@pytest.mark.parametrize("case", [*CASES, *EAGLES, *PLAIN, *blocks.CASES], ids=str)
+def test_a_session_goes_on_in_another_engine(zoo: Zoo, case: Case | blocks.BlockCase) -> None:
     draft = None if case.draft is None else zoo(case.draft)
     wanted = spec(draft, case.cls, n_max=3)
     with engine(zoo(case.target), draft, **case.options) as (running, _):
