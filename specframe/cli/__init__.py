@@ -11,11 +11,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
+    _fill_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A model may answer with characters a terminal cannot show; that is no reason to stop.
@@ -28,14 +30,30 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         _leave(130)
     except SystemExit as error:
         _leave(error.code)
+    except OSError as error:
+        print(f"specframe: error: {error}", file=sys.stderr)
+        _leave(1)
     _leave(0)
+
+
+def _fill_closed_streams() -> None:
+    """Open standard streams that the caller closed: nothing to read, and nobody who reads."""
+    # Otherwise the next file that is opened, a session say, gets the descriptor of stdout or stderr, and with it
+    # whatever native code writes there.
+    nothing = Path(os.devnull)
+    sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
+    sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
 
 
 def _leave(code: str | int | None) -> NoReturn:
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the output has gone. The interpreter would flush again while it exits, and complain.
+    except OSError as error:
+        # Whoever read the output has gone, which is no news to them; or the disk is full, which is, once.
+        if not isinstance(error, BrokenPipeError) and not code:
+            print(f"specframe: error: {error}", file=sys.stderr)
+        # The interpreter would flush again while it exits, and complain.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1

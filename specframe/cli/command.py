@@ -109,6 +109,10 @@ def reporting_errors(verbose: int) -> Iterator[None]:
                 logging.getLogger("specframe").exception("the command failed")
             complain(str(error))
             raise typer.Exit(EXIT_UNUSABLE if isinstance(error, ConfigError) else EXIT_FAILED) from None
+        except OSError:  # a full disk, a directory that cannot be written to; where it is caught it is one line
+            if verbose:
+                logging.getLogger("specframe").exception("the command failed")
+            raise
 
 
 def complain(message: str) -> None:

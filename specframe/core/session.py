@@ -59,11 +59,13 @@ class Session:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Session:
         """Read a file written by :meth:`write`. Raises ConfigError when it is none, damaged, or of another format."""
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            data = file.read(len(_MAGIC))
+            if data != _MAGIC:  # before the rest is read: it may be a model, or a device without an end
+                msg = f"{os.fspath(path)!r} is not a session file"
+                raise ConfigError(msg)
+            data += file.read()
         start = len(_MAGIC) + _LENGTH
-        if not data.startswith(_MAGIC):
-            msg = f"{os.fspath(path)!r} is not a session file"
-            raise ConfigError(msg)
         body, digest = data[:-_DIGEST], data[-_DIGEST:]
         if len(data) < start + _DIGEST or hashlib.sha256(body).digest() != digest:
             msg = f"the session file {os.fspath(path)!r} is damaged or was not written to its end; make it anew"

@@ -61,6 +61,37 @@ def test_a_closed_pipe_is_quiet(model: Path) -> None:
     assert process.wait(120) == 1
 
 
+def in_shell(model: Path, command: str) -> tuple[int, str, str]:
+    """``command`` with ``specframe`` and ``$MODEL`` in it, as a shell runs it."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", command.replace("specframe", f"{sys.executable} -m specframe")],
+        capture_output=True, check=False, timeout=120, env={**os.environ, "MODEL": str(model)}, text=True,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+GENERATE = "specframe generate $MODEL -p abc -n 4 --temperature 0 --no-stats"
+
+
+def test_closed_standard_streams_are_like_empty_ones(model: Path) -> None:
+    code, said, _ = in_shell(model, GENERATE)
+    assert (code, len(said) > 0) == (0, True)
+    assert in_shell(model, f"{GENERATE} <&- 2>&-") == (0, said, "")
+    assert in_shell(model, f"{GENERATE} <&- >&-") == (0, "", "")
+    assert in_shell(model, f"{GENERATE} -s nonsense 2>&-") == (2, "", "")
+    code, _, err = in_shell(model, "specframe generate $MODEL -n 4 <&-")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the prompt has no tokens" in err
+    assert in_shell(model, "specframe chat $MODEL -n 4 <&-") == (0, "", "")
+
+
+@pytest.mark.parametrize("command", [GENERATE, f"{GENERATE} --json", "specframe strategies", "specframe --version"])
+def test_output_that_cannot_be_written_is_one_line_of_error(model: Path, command: str) -> None:
+    code, _, err = in_shell(model, f"{command} >/dev/full")
+    assert code == 1
+    assert err == "specframe: error: [Errno 28] No space left on device\n"
+
+
 def wait_for_output(process: subprocess.Popen[bytes]) -> bytes:
     assert process.stdout is not None
     first = process.stdout.read(1)

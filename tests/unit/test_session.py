@@ -91,6 +91,11 @@ def test_a_file_says_what_was_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["talk.session"]
 
 
+def test_what_is_no_session_is_refused_before_it_is_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="'/dev/zero' is not a session file"):
+        Session.read("/dev/zero")
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "s"
     _saved({}).write(path)
