@@ -12,6 +12,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from specframe.chat.messages import Message, check_messages
 from specframe.chat.sandbox import MAX_SIZE, ChatEnvironment, LimitError, TemplateRaisedError, metered
 from specframe.core.errors import ConfigError
+from specframe.core.validators import elements
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -123,8 +124,8 @@ class ChatTemplate:
         values: dict[str, Any] = {
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
-            "tools": [dict(tool) for tool in tools] if tools else None,
-            **(variables or {}),
+            "tools": [_mapping("each of tools", tool) for tool in elements("tools", tools)] if tools else None,
+            **({} if variables is None else _mapping("template variables", variables)),
             "messages": check_messages(messages),
             "add_generation_prompt": add_generation_prompt,
         }
@@ -158,6 +159,13 @@ class ChatTemplate:
         text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
         shown = text if len(text) <= 120 else f"{text[:117]}..."  # noqa: PLR2004 -- one terminal line
         return f"{self.origin}, line {line}: {problem}" + (f"\n    {shown}" if shown else "")
+
+
+def _mapping(what: str, value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return dict(value)
+    msg = f"{what} must be a mapping with names as keys, not {value!r:.80}"
+    raise ConfigError(msg)
 
 
 def _template_line(error: BaseException) -> int | None:

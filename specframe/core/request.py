@@ -15,7 +15,7 @@ from specframe.core.history import History
 from specframe.core.ports import Logits
 from specframe.core.sampling import SamplingParams
 from specframe.core.stats import RequestStats
-from specframe.core.validators import whole_number
+from specframe.core.validators import elements, whole_number
 
 #: ``(history, logits) -> logits``: history up to (not including) the token being chosen, and a private writable copy
 #: of that token's own row ``(n_vocab,)`` float32. Returns the row to sample from.
@@ -88,7 +88,7 @@ class Completion:
 
 
 def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
-    strings: tuple[Any, ...] = (value,) if isinstance(value, str) else tuple(value)
+    strings: tuple[Any, ...] = (value,) if isinstance(value, str) else elements("stop", value)
     for s in strings:
         if not isinstance(s, str) or not s:
             msg = f"a stop string must be a non-empty text, not {s!r}"

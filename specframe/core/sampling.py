@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from specframe.core.errors import ConfigError
-from specframe.core.validators import finite, flag, whole_number
+from specframe.core.validators import elements, finite, flag, text_or_none, whole_number
 
 
 def _bias(value: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
@@ -16,6 +16,15 @@ def _bias(value: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
     except (TypeError, ValueError) as error:
         msg = f"logit_bias must map token ids to numbers, not {value!r}"
         raise ConfigError(msg) from error
+
+
+def _breakers(value: Sequence[str]) -> tuple[str, ...]:
+    breakers = elements("dry_sequence_breakers", value)
+    for breaker in breakers:
+        if not isinstance(breaker, str):
+            msg = f"dry_sequence_breakers must be texts, not {breaker!r:.80}"
+            raise ConfigError(msg)
+    return breakers
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +58,7 @@ class SamplingParams:
     dry_allowed_length: int = attrs.field(default=2, validator=whole_number(0))
     dry_penalty_last_n: int = attrs.field(default=64, validator=whole_number(-1))
     """0: off, -1: the whole context."""
-    dry_sequence_breakers: tuple[str, ...] = attrs.field(default=("\n", ":", '"', "*"), converter=tuple)
+    dry_sequence_breakers: tuple[str, ...] = attrs.field(default=("\n", ":", '"', "*"), converter=_breakers)
     mirostat: int = attrs.field(default=0, validator=whole_number(0, 2))
     mirostat_tau: float = attrs.field(default=5.0, validator=finite(0.0))
     mirostat_eta: float = attrs.field(default=0.1, validator=finite(0.0))
@@ -59,7 +68,7 @@ class SamplingParams:
     """Never choose an end-of-generation token."""
     min_tokens: int = attrs.field(default=0, validator=whole_number(0))
     """No end-of-generation token before this many tokens were generated."""
-    grammar: str | None = None
+    grammar: str | None = attrs.field(default=None, validator=text_or_none)
     """GBNF text; the root rule is ``root``."""
     logprobs: int | None = attrs.field(default=None, validator=attrs.validators.optional(whole_number(0, 100)))
     """Number of alternatives to report per token (of the target's unmodified distribution); None: no logprobs."""

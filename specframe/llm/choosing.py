@@ -14,7 +14,7 @@ from specframe.core.combination import AnySpec, Combination, Kind
 from specframe.core.errors import ConfigError
 from specframe.core.strategy import AnyStrategyClass, StrategySpec
 from specframe.llm.unset import UNSET, Unset
-from specframe.plugin_info import StrategyInfo
+from specframe.plugin_info import StrategyInfo, check_strategy_class
 
 
 @attrs.frozen
@@ -66,6 +66,16 @@ class Choice:
     """Why this one."""
 
 
+def _checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options as a dict of names. Raises ConfigError."""
+    if options is None:
+        return {}
+    if isinstance(options, Mapping) and all(isinstance(name, str) for name in options):
+        return dict(options)
+    msg = f"options of a strategy must be a mapping from their names to values, not {options!r:.80}"
+    raise ConfigError(msg)
+
+
 class StrategyChooser:
     """Resolves the strategy of a request against the one chosen when the model was loaded."""
 
@@ -78,7 +88,7 @@ class StrategyChooser:
     ) -> None:
         """Validate the default. Raises ConfigError."""
         self._draft, self._target = draft, target
-        self._options = dict(options or {})
+        self._options = _checked(options)
         self._strategy = strategy
         self._loaded: Mapping[str, Any] | None = None
         self._choice = self._choose(strategy, self._options)
@@ -91,9 +101,10 @@ class StrategyChooser:
 
     def choose(self, strategy: StrategyChoice | Unset = UNSET, options: Mapping[str, Any] | None = None) -> Choice:
         """The strategy of one request. Raises ConfigError."""
+        given = _checked(options)
         if strategy is UNSET:
-            return self._choose(self._strategy, {**self._options, **options}) if options else self._choice
-        return self._choose(strategy, dict(options or {}))
+            return self._choose(self._strategy, {**self._options, **given}) if given else self._choice
+        return self._choose(strategy, given)
 
     def _choose(self, strategy: StrategyChoice, options: dict[str, Any]) -> Choice:
         if strategy == "auto":
@@ -132,6 +143,7 @@ class StrategyChooser:
         if strategy is None:
             msg = "None cannot be combined with strategies"
             raise ConfigError(msg)
+        check_strategy_class(strategy)
         return StrategySpec.of(strategy, options, self._draft if strategy.uses_draft_file else None)
 
     def _auto(self) -> Choice:

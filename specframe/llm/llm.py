@@ -26,6 +26,7 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import DraftScheduler
 from specframe.core.session import Session
 from specframe.core.slot import PromptCheckpoints
+from specframe.core.validators import check_flag
 from specframe.llm.choosing import StrategyChooser
 from specframe.llm.info import LLMInfo
 from specframe.llm.options import (
@@ -346,7 +347,9 @@ class LLM:
 
     def _ids(self, prompt: str | Sequence[int], options: PromptOptions) -> list[int]:
         if isinstance(prompt, str):
-            return self._tokenizer.tokenize_prompt(prompt, parse_special=options.get("parse_special", False))
+            parse_special = options.get("parse_special", False)
+            check_flag("parse_special", parse_special)
+            return self._tokenizer.tokenize_prompt(prompt, parse_special=parse_special)
         if "parse_special" in options:
             msg = "parse_special has no meaning for a prompt given as token ids"
             raise ConfigError(msg)

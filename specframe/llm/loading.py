@@ -16,6 +16,7 @@ from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import unused_draft
+from specframe.core.validators import check_whole_number
 from specframe.llm.choosing import StrategyChoice, StrategyChooser
 from specframe.llm.costs import KeptCosts
 from specframe.llm.info import LLMInfo
@@ -104,6 +105,8 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     from specframe.backends.llama.target import LlamaTarget  # noqa: PLC0415
     from specframe.backends.llama.validation import validate_target  # noqa: PLC0415
 
+    check_whole_number("n_batch", n_batch, 1)
+    check_whole_number("n_ubatch", n_ubatch, 1)
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
     draft_path = _draft_path(draft)
     chooser = StrategyChooser(strategy, options, draft_path, path)
@@ -174,9 +177,7 @@ def context_length(asked: int | None, trained: int) -> int:
     """Tokens one sequence shall hold, given what the model was trained with (0: unknown)."""
     if asked is None:
         return min(DEFAULT_CTX, trained) if trained > 0 else DEFAULT_CTX
-    if asked < 1:
-        msg = f"n_ctx must be a whole number >= 1, not {asked!r}"
-        raise ConfigError(msg)
+    check_whole_number("n_ctx", asked, 1)
     if 0 < trained < asked:
         log.warning("n_ctx %d is more than the %d tokens the model was trained with; using %d", asked, trained, trained)
         return trained

@@ -11,6 +11,7 @@ from specframe.core.errors import ConfigError
 from specframe.core.names import resembling
 from specframe.core.request import LogitsProcessor, PromptProgress, Request, StoppingCriterion
 from specframe.core.sampling import SamplingParams
+from specframe.core.validators import elements
 from specframe.llm.choosing import StrategyChoice, StrategyChooser
 from specframe.llm.unset import UNSET
 
@@ -128,7 +129,12 @@ def sampling_params(given: Mapping[str, Any], base: SamplingParams | None = None
                 msg = f"{alias} is another spelling of {name}; give one of them"
                 raise ConfigError(msg)
             chosen[name] = chosen.pop(alias)
-    return attrs.evolve(base or SamplingParams(), **chosen)
+    if base is None:
+        return SamplingParams(**chosen)
+    if not isinstance(base, SamplingParams):
+        msg = f"sampling must be a SamplingParams, not {base!r:.80}; give single parameters as keywords"
+        raise ConfigError(msg)
+    return attrs.evolve(base, **chosen)
 
 
 def build_request(
@@ -138,7 +144,7 @@ def build_request(
     _check_callbacks(given)
     arguments: dict[str, Any] = {name: given[name] for name in _REQUEST if name in given}
     arguments["prompt"] = prompt
-    arguments["sampling"] = sampling_params(given, given.get("sampling") or base)
+    arguments["sampling"] = sampling_params(given, given.get("sampling", base))
     choice = chooser.choose(given.get("strategy", UNSET), given.get("options"))
     arguments["strategy"], arguments["strategy_reason"] = choice.spec, choice.reason
     return Request(**arguments)
@@ -147,13 +153,13 @@ def build_request(
 def _check_callbacks(given: Mapping[str, Any]) -> None:
     """Refuse what cannot be called now, not in the middle of a request."""
     progress = given.get("on_prompt_progress")
-    callbacks = {
+    callbacks: Mapping[str, object] = {
         "logits_processors": given.get("logits_processors", ()),
         "stopping_criteria": given.get("stopping_criteria", ()),
         "on_prompt_progress": () if progress is None else (progress,),
     }
     for name, values in callbacks.items():
-        for value in values:
+        for value in elements(name, values):
             if not callable(value):
                 msg = f"{name}: {value!r:.80} cannot be called"
                 raise ConfigError(msg)

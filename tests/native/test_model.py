@@ -139,6 +139,12 @@ def test_closing_from_many_threads_frees_once(zoo: Callable[[str], Path]) -> Non
     assert model.closed
 
 
+@pytest.mark.parametrize("given", [-1, 10**11, "all", True])
+def test_layers_to_offload_are_a_whole_number(given: Any, zoo: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="n_gpu_layers must be a whole number"):
+        Model(zoo("llama"), n_gpu_layers=given)
+
+
 def test_progress_runs_from_nothing_to_all(zoo: Callable[[str], Path]) -> None:
     seen: list[float] = []
     Model(zoo("llama"), progress=seen.append).close()

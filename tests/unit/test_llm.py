@@ -160,11 +160,39 @@ def test_unknown_keywords_are_refused_in_coroutines(method: str) -> None:
         ({"logits_processors": [1]}, "logits_processors"),
         ({"stopping_criteria": [1]}, "stopping_criteria"),
         ({"on_prompt_progress": 1}, "on_prompt_progress"),
+        ({"strategy": 7}, "7 is not a subclass of specframe.Strategy"),
+        ({"strategy": int}, "is not a subclass of specframe.Strategy"),
+        ({"strategy": Repeat, "options": "length=1"}, "mapping from their names"),
+        ({"strategy": Repeat, "options": {1: 1}}, "mapping from their names"),
+        ({"options": []}, "mapping from their names"),
+        ({"sampling": "hot"}, "sampling must be a SamplingParams"),
+        ({"sampling": {}}, "sampling must be a SamplingParams"),
+        ({"grammar": 7}, "grammar must be a text, not 7"),
+        ({"stop": 7}, "stop must be a sequence, not 7"),
+        ({"dry_sequence_breakers": ":;"}, "dry_sequence_breakers must be a sequence, not ':;'"),
+        ({"dry_sequence_breakers": [7]}, "dry_sequence_breakers must be texts, not 7"),
+        ({"logits_processors": None}, "logits_processors must be a sequence, not None"),
+        ({"stopping_criteria": 7}, "stopping_criteria must be a sequence, not 7"),
+        ({"parse_special": "yes"}, "parse_special must be true or false"),
     ],
 )
 def test_bad_values_are_refused(options: dict[str, Any], problem: str) -> None:
     with make() as llm, pytest.raises(ConfigError, match=problem):
         llm.generate("x", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tools": "search"}, "tools must be a sequence, not 'search'"),
+        ({"tools": ["search"]}, "each of tools must be a mapping"),
+        ({"template_variables": "thinking"}, "template variables must be a mapping"),
+        ({"template_variables": {1: 2}}, "template variables must be a mapping"),
+    ],
+)
+def test_bad_values_for_a_template_are_refused(options: dict[str, Any], problem: str) -> None:
+    with make() as llm, pytest.raises(ConfigError, match=problem):
+        llm.chat([{"role": "user", "content": "x"}], **options)
 
 
 def test_prompts_are_text_or_token_ids() -> None:
@@ -455,8 +483,9 @@ def test_context_lengths(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
     assert context_length(4096, 2048) == 2048
     assert "more than the 2048 tokens" in caplog.text
-    with pytest.raises(ConfigError, match="n_ctx"):
-        context_length(0, 2048)
+    for value in (0, "x", 1.5, True):
+        with pytest.raises(ConfigError, match=f"n_ctx must be a whole number .* not {value!r}"):
+            context_length(value, 2048)  # type: ignore[arg-type]
 
 
 def test_load_checks_before_it_opens(tmp_path: Path) -> None:
@@ -472,6 +501,9 @@ def test_load_checks_before_it_opens(tmp_path: Path) -> None:
         specframe.load(model, strategy="ngram-k", draft=draft)
     with pytest.raises(ConfigError, match="ngram-k"):
         specframe.load(model, strategy="ngramk")
+    for name in ("n_batch", "n_ubatch"):
+        with pytest.raises(ConfigError, match=f"{name} must be a whole number .* not None"):
+            specframe.load(model, **{name: None})  # type: ignore[arg-type]
 
 
 # -- the package -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import attrs
 
 from specframe.backends.llama.library import Library
 from specframe.core.errors import ConfigError
+from specframe.core.validators import elements
 
 #: Devices that a model is put on by name; others (BLAS, AMX) help the processor by themselves.
 CHOOSABLE = ("cpu", "gpu", "igpu")
@@ -41,7 +42,7 @@ def device_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """
     if given is None:
         return None
-    names = given.split(",") if isinstance(given, str) else list(given)
+    names = given.split(",") if isinstance(given, str) else elements("devices", given)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigError(f"devices must be names of devices or {NONE!r}, separated by commas, not {given!r}")
     return tuple(dict.fromkeys(name.strip() for name in names))

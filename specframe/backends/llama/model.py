@@ -22,6 +22,7 @@ from specframe.backends.llama.validation import validate_loadable
 from specframe.backends.llama.vocab import LlamaVocab
 from specframe.core.errors import ClosedError, ConfigError
 from specframe.core.ports import Need
+from specframe.core.validators import check_whole_number
 
 
 class Dependent(Protocol):
@@ -121,6 +122,7 @@ class Model(Closable):
         offload = device_array(self.library, self.devices)
         params.devices = offload
         if n_gpu_layers is not None:
+            check_whole_number("n_gpu_layers", n_gpu_layers, 0, 2**31 - 1, way_out="leave it out for all that fit")
             params.n_gpu_layers = n_gpu_layers
         params.load_mode = _load_mode(lib, use_mmap=use_mmap, use_mlock=use_mlock)
         params.use_extra_bufts = use_extra_bufts
