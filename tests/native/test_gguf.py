@@ -244,6 +244,42 @@ def test_refused_files_would_have_ended_the_process(
     assert dies_loading(damage(zoo, name, keys, tmp_path))
 
 
+# And each of these in the first computation.
+FATAL_LATER: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "qwen35",
+        {"qwen35.rope.dimension_count": 64},
+        r"qwen35\.rope\.dimension_count is 64 and must be even",
+    ),
+    (
+        "qwen35",
+        {"qwen35.rope.dimension_count": 15},
+        r"qwen35\.rope\.dimension_count is 15 and must be even",
+    ),
+    ("step35-mtp3", {"step35.rope.dimension_count_swa": 4096}, r"dimension_count_swa is 4096 and must be even"),
+    (
+        "qwen35",
+        {"qwen35.rope.dimension_sections": (9, 9, 0, 0)},
+        r"dimension_sections is \[9, 9, 0, 0\] and must",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "message"), FATAL_LATER)
+def test_values_that_would_end_a_computation_are_refused(
+    name: str, keys: dict[str, Any], message: str, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = damage(zoo, name, keys, tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        validate_loadable(inspect(path))
+    code = (
+        "import specframe, specframe.backends.llama.model as model, specframe.backends.llama.validation as validation\n"
+        "model.validate_loadable = validation.validate_loadable = lambda _: None\n"
+        f"specframe.load({str(path)!r}, threads=1, n_ctx=64).generate('abc', max_tokens=2)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False).returncode < 0
+
+
 def dies_loading(path: Path) -> bool:
     code = (
         "from specframe.backends.llama.library import load_library; lib = load_library().lib\n"

@@ -35,6 +35,7 @@ def validate_loadable(file: GgufFile) -> None:
         value = file.get(key)
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise wrong(file, key, value, "be a number from 0 on")
+    _check_rotation(file)
     _check_vocabulary(file)
 
 
@@ -101,6 +102,24 @@ def _check_experts(file: GgufFile) -> None:
         if file.get("{arch}.expert_group_used_count") is None:
             raise wrong(file, "{arch}.expert_group_used_count", None, f"be between 1 and {groups - 1}")
         _check_range(file, "{arch}.expert_group_used_count", 1, groups - 1)
+
+
+def _check_rotation(file: GgufFile) -> None:
+    """Position is rotated into pairs of values of a head; more than it has ends the first computation."""
+    width, n_head = file.get("{arch}.embedding_length"), file.get("{arch}.attention.head_count")
+    plain = width // n_head if isinstance(width, int) and isinstance(n_head, int) and n_head > 0 else None
+    for suffix in ("", "_swa"):
+        key = f"{{arch}}.rope.dimension_count{suffix}"
+        n_rot = file.get(key)
+        size = file.get(f"{{arch}}.attention.key_length{suffix}") or file.get("{arch}.attention.key_length") or plain
+        if isinstance(n_rot, int) and isinstance(size, int) and (n_rot % 2 or not 0 <= n_rot <= size):
+            raise wrong(file, key, n_rot, f"be even and at most the size of an attention head ({size})")
+    key, size = "{arch}.rope.dimension_sections", file.get("{arch}.attention.key_length") or plain
+    sections = file.get(key)
+    if isinstance(sections, tuple) and isinstance(size, int):
+        whole = [section for section in sections if isinstance(section, int)]
+        if sum(whole) > size or min(whole, default=0) < 0:
+            raise wrong(file, key, list(sections), f"be sizes that fit into an attention head ({size}) together")
 
 
 def _check_vocabulary(file: GgufFile) -> None:
