@@ -115,6 +115,11 @@ BAD: dict[str, tuple[Make, str]] = {
             zoo("gemma4-assistant"), path, keys={"gemma4-assistant.attention.head_count_kv": 4})),
         "attention.head_count_kv is 4 and",
     ),
+    "assistant that leaves out the count of the heads it shares": (
+        _draft("gemma4", lambda zoo, path: corrupt.edit(
+            zoo("gemma4-assistant"), path, drop_keys=["gemma4-assistant.attention.head_count_kv"])),
+        "attention.head_count_kv is 4 and",
+    ),
     "assistant without a count": (
         _draft("gemma4", lambda zoo, path: corrupt.edit(
             zoo("gemma4-assistant"), path, drop_keys=["gemma4-assistant.nextn_predict_layers"])),

@@ -116,7 +116,7 @@ def _check_assistant(target: GgufFile, draft: GgufFile) -> None:
         raise ConfigError(f"{draft.path}: {ASSISTANT}.nextn_predict_layers is missing; convert the draft again")
     # It attends to keys and values of the target's last two layers, so they must have the shape of its own.
     for key in ("key_length", "value_length", "key_length_swa", "value_length_swa", "head_count_kv"):
-        one, other = (_per_layer(file, f"{{arch}}.attention.{key}") for file in (target, draft))
+        one, other = (_shared(file, key) for file in (target, draft))
         if one is not None and other is not None and one != other:
             raise ConfigError(
                 f"{draft.path}: attention.{key} is {other} and {target.path} has {one}; "
@@ -124,7 +124,9 @@ def _check_assistant(target: GgufFile, draft: GgufFile) -> None:
             )
 
 
-def _per_layer(file: GgufFile, key: str) -> object:
+def _shared(file: GgufFile, key: str) -> object:
     """The value of the layers that are shared: the last two, where there is one for each."""
-    value = file.get(key)
+    value = file.get(f"{{arch}}.attention.{key}")
+    if value is None and key == "head_count_kv":  # what llama.cpp takes instead
+        value = file.get("{arch}.attention.head_count")
     return value[-2:] if isinstance(value, tuple) else value
