@@ -26,6 +26,7 @@ DRAFTS = [
     *(
         "dflash-qwen35",
         "dflash2",
+        "dflash2-qwen35",
         "dflash2-shared",
         "dspark-anchor",
         "dspark-bonus",
