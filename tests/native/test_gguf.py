@@ -257,6 +257,7 @@ FATAL_LATER: list[tuple[str, dict[str, Any], str]] = [
         r"qwen35\.rope\.dimension_count is 15 and must be even",
     ),
     ("step35-mtp3", {"step35.rope.dimension_count_swa": 4096}, r"dimension_count_swa is 4096 and must be even"),
+    ("gemma4", {"gemma4.attention.shared_kv_layers": 3}, r"shared_kv_layers is 3 and must be between 0 and 2"),
     (
         "qwen35",
         {"qwen35.rope.dimension_sections": (9, 9, 0, 0)},
@@ -271,10 +272,11 @@ def test_values_that_would_end_a_computation_are_refused(
 ) -> None:
     path = damage(zoo, name, keys, tmp_path)
     with pytest.raises(ConfigError, match=message):
-        validate_loadable(inspect(path))
+        validate_target(inspect(path))
     code = (
         "import specframe, specframe.backends.llama.model as model, specframe.backends.llama.validation as validation\n"
         "model.validate_loadable = validation.validate_loadable = lambda _: None\n"
+        "validation.validate_target = lambda _: None\n"
         f"specframe.load({str(path)!r}, threads=1, n_ctx=64).generate('abc', max_tokens=2)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False).returncode < 0

@@ -54,6 +54,8 @@ def validate_target(file: GgufFile) -> None:
     layers = file.integer("{arch}.block_count")
     if layers is not None:
         _check_range(file, "{arch}.nextn_predict_layers", 0, layers - 1)  # the rest is the trunk
+        if file.get("{arch}.attention.shared_kv_layers"):  # they read the memory of two layers before them
+            _check_range(file, "{arch}.attention.shared_kv_layers", 0, max(layers - 2, 0))
     if not file.tensors:
         raise ConfigError(f"{file.path} holds a vocabulary and no weights; name a file with weights")
     if not any(name.startswith("blk.0.") for name in file.tensors):
