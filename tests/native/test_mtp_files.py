@@ -120,6 +120,11 @@ BAD: dict[str, tuple[Make, str]] = {
             zoo("gemma4-assistant"), path, drop_keys=["gemma4-assistant.attention.head_count_kv"])),
         "attention.head_count_kv is 4 and",
     ),
+    "assistant that leaves out the size of the values it shares": (
+        _draft("gemma4", lambda zoo, path: corrupt.edit(
+            zoo("gemma4-assistant"), path, drop_keys=["gemma4-assistant.attention.value_length"])),
+        "attention.value_length is",
+    ),
     "assistant without a count": (
         _draft("gemma4", lambda zoo, path: corrupt.edit(
             zoo("gemma4-assistant"), path, drop_keys=["gemma4-assistant.nextn_predict_layers"])),

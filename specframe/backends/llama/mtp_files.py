@@ -129,4 +129,7 @@ def _shared(file: GgufFile, key: str) -> object:
     value = file.get(f"{{arch}}.attention.{key}")
     if value is None and key == "head_count_kv":  # what llama.cpp takes instead
         value = file.get("{arch}.attention.head_count")
+    elif value is None and key in {"key_length", "value_length"}:
+        width, n_head = file.get("{arch}.embedding_length"), file.get("{arch}.attention.head_count")
+        value = width // n_head if isinstance(width, int) and isinstance(n_head, int) and n_head > 0 else None
     return value[-2:] if isinstance(value, tuple) else value
