@@ -96,10 +96,17 @@ class CostAware:
             Seat(track.survival_if(offering), min(len(n_drafted), c.budget), c.checkpoint_over)
             for c, track in zip(group, tracks, strict=True)
         ]
-        best = whole.best(seats, drafting_s=drafting_s)
-        if best.speed > _margin(tracks) * whole.plain().speed:
+        best, plain = whole.best(seats, drafting_s=drafting_s), whole.plain()
+        nothing = [0] * len(group)
+        pays = best.speed > _margin(tracks) * plain.speed
+        known = best if pays else plain
+        hopes = [whole.best(seats, drafting_s=drafting_s, hopeful=True), whole.plain(hopeful=True)]
+        hope = max(hopes, key=lambda plan: plan.speed)
+        if hope.speed > _PROMISING * known.speed and self._spend(whole.regret(hope, known)):
+            return list(hope.lengths) or nothing
+        if pays or self._spend(float(drafting_s[max(best.lengths) - 1])):
             return list(best.lengths)
-        return list(best.lengths) if self._spend(float(drafting_s[max(best.lengths) - 1])) else [0] * len(group)
+        return nothing
 
     # -- after drafting -----------------------------------------------------------------------------------------------
 
