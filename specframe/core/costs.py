@@ -34,9 +34,9 @@ MOST_HOPE = math.exp(math.sqrt(_UNKNOWN))
 #: Knowledge of a width fades by this much per step, so that it is looked at again some day.
 _FADING = 1e-5
 #: The same for single rows, which everything is compared with.
-_FADING_FIRST = 1e-4
-#: Plain batches to measure before anything is compared with them: the very first one often includes some warming up.
-_PLAIN = 2
+_FADING_FIRST = 2e-4
+#: Plain batches to measure before anything is compared with them: one may be disturbed, the first warms things up.
+_PLAIN = 3
 #: Cost of one more row in units of the first one, until something is known about it.
 _DEFAULT_SLOPE = 0.2
 #: The same for one more token of a draft. Rather too much: a short draft that is thought to be cheap is tried.
