@@ -143,11 +143,11 @@ BAD: dict[str, tuple[str, str, Make | None, str]] = {
         "dflash", "llama", _edited("dflash", keys={"dflash.rope.dimension_count": 31}), "rope.dimension_count is 31"),
     "more is rotated than there is": (
         "eagle3", "llama", _edited("eagle3", keys={"eagle3.rope.dimension_count": 64}),
-        r"rope.dimension_count is 64 and must be even and at most the head size \(16\)"),
+        r"rope.dimension_count is 64 and must be even and at most the size of an attention head \(16\)"),
     "more is rotated than the width leaves": (
         "dflash", "llama",
         _edited("dflash", drop_keys=["dflash.attention.key_length", "dflash.attention.value_length"]),
-        r"rope.dimension_count is 32 and must .* the head size \(8\)"),
+        r"rope.dimension_count is 32 and must .* the size of an attention head \(8\)"),
     "a layer without keys": (
         "dflash", "llama", _kv_heads, r"attention.head_count_kv is \[1, 0\] and must be at least 1 in every layer"),
     "states of another width": (

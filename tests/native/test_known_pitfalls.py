@@ -285,8 +285,13 @@ def test_every_rejection_reaches_the_strategy(exact_zoo: ExactZoo, memory: Memor
     spec = StrategySpec.of(Listener, {"tape": right, "length": 4, "k": 2})
     with watched(exact_zoo(memory.model), **memory.options) as target, Engine(target, scheduler=Unlimited) as engine:
         stats = engine.submit(drafted(request, spec)).result().stats
-    assert Listener.told == [(0, 0, 1)] + [(4, 2, 3)] * 9 + [(2, 2, 3)]
-    assert (stats.draft_steps, stats.accepted) == (10, 20)
+    if memory.kind is Rollback.SNAPSHOT:  # a plain step when more than eight tokens would ride along
+        plain = (0, 0, 1)
+        assert Listener.told == [plain, *[(4, 2, 3)] * 3] * 2 + [plain, *[(4, 2, 3)] * 2, (3, 2, 3), plain]
+        assert (stats.draft_steps, stats.accepted) == (9, 18)
+    else:
+        assert Listener.told == [(0, 0, 1)] + [(4, 2, 3)] * 9 + [(2, 2, 3)]
+        assert (stats.draft_steps, stats.accepted) == (10, 20)
 
 
 @every_memory
