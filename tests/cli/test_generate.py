@@ -214,6 +214,8 @@ def test_the_summary_says_how_drafts_are_taken_back(cli: Cli, zoo: Callable[[str
         "ngram-k",
         "-o",
         "n=1",
+        "--draft-length",
+        "4",
         "--stats",
         *GREEDY[:2],
         "-n",

@@ -14,6 +14,7 @@ from specframe.core.engine import Engine
 from specframe.core.errors import BackendError, ConfigError, RollbackError, StrategyError
 from specframe.core.history import History
 from specframe.core.ports import Decoded
+from specframe.core.scheduler import Unlimited
 from specframe.core.session import FORMAT, Session, strategy_key
 from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import BatchStrategy, DraftRequest, NoOptions, StrategySpec
@@ -261,7 +262,7 @@ def test_a_strategy_that_cannot_load_starts_over(caplog: pytest.LogCaptureFixtur
     spec = StrategySpec.of(Picky)
     session = _saved({}, max_tokens=6, strategy=spec)
     request = ask(6, prompt=(*session.tokens, 3, 4), strategy=spec)
-    with Engine(ScriptedTarget()) as engine:
+    with Engine(ScriptedTarget(), scheduler=Unlimited) as engine:
         engine.load_session(session)
         completion = engine.submit(request).result()
         assert_plain(ScriptedTarget(), request, completion)
