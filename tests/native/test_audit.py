@@ -185,7 +185,7 @@ def test_exact_keeps_verifications_to_what_was_audited(
             return [request.history[-1]] * min(10, request.budget)
 
     with specframe.load(path, numerics="exact", n_ctx=256, threads=1, observers=[Watch()]) as llm:
-        llm.generate("abc", max_tokens=24, strategy=Eager, ignore_eos=True, temperature=0)
+        llm.generate("abc", max_tokens=24, strategy=Eager, draft_length=10, ignore_eos=True, temperature=0)
     assert max(drafts) == 3  # and the token before them
 
 

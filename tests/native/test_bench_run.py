@@ -41,7 +41,7 @@ def bench(*arguments: object) -> Answer:
 
 
 def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp_path: Path) -> None:
-    sides = ("-s", "mtp(n_max=2)", "-s", "server", "-s", "server:draft-mtp(n_max=2)")
+    sides = ("-s", "mtp(n_max=2)@2", "-s", "server", "-s", "server:draft-mtp(n_max=2)")
     done = bench(zoo("qwen35-mtp"), *sides, "--parts", "compare,turns,verify,audit,checkpoints", "--out", tmp_path)
     assert done.code == 0, done.err
     assert "Speed" in done.out
@@ -57,9 +57,9 @@ def test_both_engines_run_on_one_model_and_agree(zoo: Callable[[str], Path], tmp
     drafted = data["comparison"][1]
     assert len(drafted["acceptance_by_position"]) == 2
     assert drafted["ms_per_step"]["draft"] > 0
-    assert [turn["side"] for turn in data["turns"]] == ["plain", "mtp(n_max=2)"]
+    assert [turn["side"] for turn in data["turns"]] == ["plain", sides[1]]
     assert all(turn["shared_tokens"] > 100 for turn in data["turns"])
-    assert [(each["side"], each["margins"]) for each in data["verified"]] == [("plain", []), ("mtp(n_max=2)", [])]
+    assert [(each["side"], each["margins"]) for each in data["verified"]] == [("plain", []), (sides[1], [])]
     assert all(each["n_tokens"] >= 8 for each in data["verified"])
     assert {row["context"] for row in data["audit"]["rows"]} == {32, 640}
     assert {cost["place"] for cost in data["checkpoints"]} == {"host", "device"}

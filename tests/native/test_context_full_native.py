@@ -10,6 +10,7 @@ from specframe.core.engine import Engine
 from specframe.core.errors import BackendError, ConfigError
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
+from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from tests.support.llama import Zoo, feed, target, tokens
@@ -20,7 +21,7 @@ PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
 @pytest.mark.parametrize("name", ["llama", "gemma4"])
 @pytest.mark.parametrize("n_seq", [1, 2])
 def test_drafting_changes_nothing(zoo: Zoo, name: str, n_seq: int) -> None:
-    with target(zoo(name), n_ctx=64, n_seq=n_seq) as opened, Engine(opened) as engine:
+    with target(zoo(name), n_ctx=64, n_seq=n_seq) as opened, Engine(opened, scheduler=Unlimited) as engine:
         assert opened.info.can_shift
         request: dict[str, Any] = {
             "prompt": PROMPT,
@@ -42,7 +43,7 @@ def test_drafting_changes_nothing(zoo: Zoo, name: str, n_seq: int) -> None:
     ("name", "options"), [("qwen35", {}), ("qwen35", {"n_rs_seq": 4}), ("gemma4", {"swa_full": False})]
 )
 def test_memory_that_cannot_shift_refuses(zoo: Zoo, name: str, options: dict[str, Any]) -> None:
-    with target(zoo(name), n_ctx=64, **options) as opened, Engine(opened) as engine:
+    with target(zoo(name), n_ctx=64, **options) as opened, Engine(opened, scheduler=Unlimited) as engine:
         with pytest.raises(ConfigError, match="context_full='shift' does not work with this model"):
             engine.submit(Request(prompt=PROMPT, max_tokens=9, context_full="shift"))
         feed(opened, PROMPT, rows=0)

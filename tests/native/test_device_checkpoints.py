@@ -9,6 +9,7 @@ import pytest
 
 from specframe.core.engine import Engine
 from specframe.core.errors import RollbackError
+from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from tests.support.llama import Zoo, feed, target, tokens
@@ -65,7 +66,10 @@ def test_sliding_windows_are_saved_on_the_host(zoo: Zoo) -> None:
 def test_drafting_changes_nothing(zoo: Zoo) -> None:
     spec = StrategySpec.of(NgramK, {"n": 2, "m": 6})
     prompt = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
-    with target(zoo("qwen35"), checkpoint_on_device=True, n_seq=2) as opened, Engine(opened) as engine:
+    with (
+        target(zoo("qwen35"), checkpoint_on_device=True, n_seq=2) as opened,
+        Engine(opened, scheduler=Unlimited) as engine,
+    ):
         plain = engine.submit(request(prompt)).result()
         both = [engine.submit(request(prompt, spec)) for _ in range(2)]
         for generation in both:

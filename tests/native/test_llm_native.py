@@ -43,7 +43,7 @@ def test_a_name_of_the_catalogue_is_enough(smollm2: Path) -> None:
 
 def test_drafting_gains_steps_and_changes_nothing(smol: LLM) -> None:
     plain = smol.generate(CODE, max_tokens=48)
-    drafted = smol.generate(CODE, max_tokens=48, **NGRAM)
+    drafted = smol.generate(CODE, max_tokens=48, draft_length=8, **NGRAM)
     assert drafted.tokens == plain.tokens
     assert drafted.text == plain.text
     assert 0 < drafted.stats.accepted <= drafted.stats.verified <= drafted.stats.drafted

@@ -1,4 +1,4 @@
-"""Token for token on a real model, over hundreds of tokens and beyond 512 memory cells, at default settings."""
+"""Token for token on a real model, over hundreds of tokens and beyond 512 memory cells, with every draft verified."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_text_is_the_same_token_for_token(llm: LLM, task: str, sampling: str
     plain = answer()
     assert (plain.completion_tokens, plain.finish_reason) == (N_TOKENS, FinishReason.LENGTH)
     for name, options in STRATEGIES:
-        drafted = answer(strategy=name, options=options)
+        drafted = answer(strategy=name, options=options, draft_length=48)
         at = next(
             (i for i, pair in enumerate(zip(plain.tokens, drafted.tokens, strict=True)) if len({*pair}) > 1), None
         )
@@ -104,7 +104,7 @@ def test_every_token_is_plain_decodings_own(llm: LLM, smollm2: Path) -> None:
         for question in QUESTIONS.values():
             prompt = llm.encode_chat([{"role": "user", "content": question}])
             options: dict[str, Any] = {"max_tokens": N_TOKENS, "temperature": 0.0, "reuse_prefix": False}
-            done = llm.generate(prompt, strategy=strategy, **options)
+            done = llm.generate(prompt, strategy=strategy, draft_length=12, **options)
             asked = Request(prompt=prompt, max_tokens=N_TOKENS, sampling=SamplingParams(temperature=0.0))
             report = replay(target, asked, done)
             report.check()
@@ -119,7 +119,11 @@ def test_different_seeds_give_different_texts_each_its_own_with_drafting(llm: LL
         options: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": seed, "reuse_prefix": False}
         plain = llm.generate("one two three one two three one two", **options)
         drafted = llm.generate(
-            "one two three one two three one two", **options, strategy="ngram-k", options={"n": 1, "m": 5}
+            "one two three one two three one two",
+            **options,
+            strategy="ngram-k",
+            options={"n": 1, "m": 5},
+            draft_length=5,
         )
         assert drafted.tokens == plain.tokens
         texts.add(plain.text)
@@ -132,7 +136,7 @@ def test_three_at_once_say_what_each_says_alone(smollm2: Path) -> None:
         prompts = [CODE, RECORDS, "It was a dark night, and it was a cold night, and"]
         alone = [together.generate(prompt, **options) for prompt in prompts]
         streams = [
-            together.stream(prompt, **options, strategy=name, options=chosen)
+            together.stream(prompt, **options, strategy=name, options=chosen, draft_length=48)
             for prompt, (name, chosen) in zip(prompts, (STRATEGIES * 2)[:3], strict=True)
         ]
         for stream, right in zip(streams, alone, strict=True):

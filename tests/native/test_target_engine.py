@@ -11,6 +11,7 @@ import pytest
 from specframe.core.engine import Engine
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
+from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from tests.support.llama import Zoo, target, tokens
@@ -48,7 +49,7 @@ DELICATE: dict[str, SamplingParams] = {
 )
 def test_drafting_changes_nothing(zoo: Zoo, name: str, options: dict[str, Any], rollback: str, sampling: str) -> None:
     spec = StrategySpec.of(NgramK, {"n": 2, "m": 6})
-    with target(zoo(name), n_seq=2, **options) as opened, Engine(opened) as engine:
+    with target(zoo(name), n_seq=2, **options) as opened, Engine(opened, scheduler=Unlimited) as engine:
         requests = [
             Request(prompt=prompt, max_tokens=100, sampling=SAMPLING[sampling], strategy=strategy)
             for prompt in (PROMPT, OTHER)
@@ -68,7 +69,7 @@ def test_drafting_changes_nothing(zoo: Zoo, name: str, options: dict[str, Any], 
 @pytest.mark.parametrize("sampling", DELICATE)
 def test_drafting_changes_no_bit_of_the_real_model(smollm2: Path, sampling: str) -> None:
     spec = StrategySpec.of(NgramK, {"n": 1, "m": 6})
-    with target(smollm2, n_threads=2) as opened, Engine(opened) as engine:
+    with target(smollm2, n_threads=2) as opened, Engine(opened, scheduler=Unlimited) as engine:
         prompt = opened.vocab.tokenize("one two three four one two three four one two", add_special=False)
         request = Request(prompt=prompt, max_tokens=40, sampling=DELICATE[sampling])
         plain = engine.submit(request).result()
