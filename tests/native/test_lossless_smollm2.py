@@ -87,7 +87,7 @@ def test_the_text_is_the_same_token_for_token(llm: LLM, task: str, sampling: str
     plain = answer()
     assert (plain.completion_tokens, plain.finish_reason) == (N_TOKENS, FinishReason.LENGTH)
     for name, options in STRATEGIES:
-        drafted = answer(strategy=name, options=options, draft_length=48)
+        drafted = answer(strategy=name, options=options, draft_length=8)
         at = next(
             (i for i, pair in enumerate(zip(plain.tokens, drafted.tokens, strict=True)) if len({*pair}) > 1), None
         )
@@ -136,7 +136,7 @@ def test_three_at_once_say_what_each_says_alone(smollm2: Path) -> None:
         prompts = [CODE, RECORDS, "It was a dark night, and it was a cold night, and"]
         alone = [together.generate(prompt, **options) for prompt in prompts]
         streams = [
-            together.stream(prompt, **options, strategy=name, options=chosen, draft_length=48)
+            together.stream(prompt, **options, strategy=name, options=chosen, draft_length=8)
             for prompt, (name, chosen) in zip(prompts, (STRATEGIES * 2)[:3], strict=True)
         ]
         for stream, right in zip(streams, alone, strict=True):
