@@ -66,7 +66,19 @@ def test_the_build_is_found_and_uses_what_the_processor_has(built: NativeBuild) 
 
 def test_the_backend_works_on_it_as_on_the_wheel(built: NativeBuild) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "not slow and not sweep", "-p", "no:cacheprovider", "-p", "no:xdist", *TESTS],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "not slow and not sweep",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            *TESTS,
+        ],
         cwd=ROOT,
         env={**os.environ, "SPECFRAME_LLAMA_LIB": str(built.path), "SPECFRAME_CACHE": ""},
         capture_output=True,
