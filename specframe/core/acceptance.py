@@ -15,9 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from specframe.core.costs import Floats
 from specframe.core.scheduler import SchedulerStats
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 #: The strategies that made a draft, in the order of their parts.
 Kind: TypeAlias = tuple[str, ...]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from specframe.core.acceptance import Floats, Survival
-from specframe.core.costs import CostModel, Curve
+from specframe.core.acceptance import Survival
+from specframe.core.costs import CostModel, Curve, Floats
 
 
 @attrs.frozen
