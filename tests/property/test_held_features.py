@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         self.n_past = max(0, answer - back)
         self.missed = False
 
-    @precondition(lambda self: len(self.text) - self.n_past > 1)
+    @precondition(lambda self: not self.missed and len(self.text) - self.n_past > 1)
     @rule(n=st.integers(1, 4))
     def chunk(self, n: int) -> None:
         """A part of a prompt, or of what is replayed."""
@@ -63,6 +63,8 @@ class Machine(RuleBasedStateMachine):
         self.decode(self.text[self.n_past : self.n_past + n])
         self.n_past += n
 
+    # Who missed a batch is told nothing more until the next request.
+    @precondition(lambda self: not self.missed)
     @rule(
         draft=st.lists(TOKENS, max_size=4),
         token=TOKENS,
