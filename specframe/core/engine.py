@@ -16,6 +16,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from specframe.core.combination import AnySpec
 from specframe.core.cost_aware import CostAware
 from specframe.core.errors import ClosedError, ConfigError, RequestTooLongError, SessionPoisonedError, StrategyError
 from specframe.core.generation import Generation
@@ -107,6 +108,18 @@ class Engine:
             else:
                 self._queue.append(active)
         return Generation(active, self._advance, self._cancel)
+
+    def prepare(self, strategy: AnySpec) -> None:
+        """Set up what ``strategy`` drafts with now instead of at the first request for it.
+
+        Raises:
+            ConfigError: it cannot be set up with its options and files.
+            StrategyError: its set-up failed.
+            ClosedError: the engine is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._drafters.get(strategy)
 
     def step(self) -> bool:
         """Evaluate the next prompt chunk and one verification per request; False when there is nothing left to do.

@@ -126,7 +126,12 @@ class LLM:
         scheduler: Callable[[], DraftScheduler] | None = None,
         close_model: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take ownership of ``target`` and of what ``close_model`` closes."""
+        """Take ownership of ``target`` and of what ``close_model`` closes, and set up the strategy of all requests.
+
+        Raises:
+            ConfigError: the strategy cannot be set up with its options and files.
+            StrategyError: its set-up failed.
+        """
         self._engine = Engine(target, observers=observers, checkpoints=checkpoints, scheduler=scheduler)
         self._tokenizer = tokenizer
         self._info = info
@@ -140,6 +145,12 @@ class LLM:
         # At interpreter exit nothing is freed (the operating system does that), but everything comes to rest.
         self._finalizer.atexit = False
         _open.add(self._parts)
+        if (default := self._chooser.default) is not None:
+            try:
+                self._engine.prepare(default)
+            except BaseException:
+                self.close()
+                raise
 
     # -- facts --------------------------------------------------------------------------------------------------------
 

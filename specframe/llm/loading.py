@@ -94,6 +94,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
 
     Raises:
         ConfigError: Something asked for cannot work; nothing stays loaded.
+        StrategyError: The strategy could not be set up.
         BackendError: The native library failed.
     """
     # Here, so that importing specframe loads neither cffi nor anything native.

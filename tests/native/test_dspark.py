@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pytest
 
+import specframe
 from specframe.backends.llama.gguf import inspect
 from specframe.core.errors import ConfigError
 from specframe.testing.zoo import Block, Markov, Own, Reads, World, corrupt, dflash, targets
@@ -167,6 +168,23 @@ def test_a_probability_without_a_confidence_head_is_refused(tmp_path: Path, mark
             running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, p_min=0.5)))
         stats = running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, n_max=4))).result().stats
         assert (stats.verified, stats.accepted) == expected(World(), PROMPTS[0], 96, World().wrong(0.25), 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"p_min": 0.5}, r"no confidence head .* leave p_min at 0"),
+        ({"devices": "CUDA9"}, "no device 'CUDA9'"),
+        ({"type_k": "f17"}, "f17"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_when_the_model_is_loaded(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    target = targets.dense(tmp_path / "target.gguf", strength=0.0)
+    draft = drafter(tmp_path / "draft.gguf", "anchor", confidence=False)
+    with pytest.raises(ConfigError, match=message):
+        specframe.load(target, strategy="dspark", draft=draft, options=options, n_ctx=256, threads=1)
 
 
 def test_short_drafts_are_dropped(tmp_path: Path) -> None:
