@@ -187,7 +187,7 @@ def test_drafts_do_not_disturb_them(memory: dict[str, Any]) -> None:
     """Checkpoints of verifications come and go; the lasting ones stay good, also where only the newest is kept."""
     right = tape(ScriptedTarget(), ask(prompt=LONG))
     target = ScriptedTarget(**memory)
-    with Engine(target, checkpoints=SMALL) as engine:
+    with Engine(target, scheduler=Unlimited, checkpoints=SMALL) as engine:
         request = ask(20, prompt=LONG, strategy=oracle(right, 5))
         for n_cached in (0, 56, 56):
             completion = engine.submit(request).result()
