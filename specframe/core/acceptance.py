@@ -145,7 +145,7 @@ class Track:
     strategy: Experience
     stats: SchedulerStats
     asked: bool = False
-    """Its strategy was asked before."""
+    """Its strategy was asked for the latest batch."""
     drafting: bool = False
     """The latest decision was to verify something."""
     run: int = 0

@@ -48,6 +48,8 @@ class CostAware:
         """Sequences of the coming batch whose strategies were asked, and for how many tokens."""
         self._dear: set[str] = set()
         """Strategies that were asked although drafting takes its time."""
+        self._tried: dict[str, float] = {}
+        """Strategies asked in the coming batch to try it out -> seconds that it is expected to take."""
 
     def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
         """Start from what is known of the strategy."""
@@ -64,6 +66,7 @@ class CostAware:
         limits = dict.fromkeys((c.seq for c in batch), 0)
         dear: dict[str, list[Candidate]] = {}
         self._dear.clear()
+        self._tried.clear()
         target = self._target(batch)
         for c in batch:
             track = self._tracks.get(c.seq)
@@ -102,11 +105,14 @@ class CostAware:
         known = best if pays else plain
         hopes = [whole.best(seats, drafting_s=drafting_s, hopeful=True), whole.plain(hopeful=True)]
         hope = max(hopes, key=lambda plan: plan.speed)
+        lengths: Sequence[int] = nothing
         if hope.speed > _PROMISING * known.speed and self._spend(whole.regret(hope, known)):
-            return list(hope.lengths) or nothing
-        if pays or self._spend(float(drafting_s[max(best.lengths) - 1])):
-            return list(best.lengths)
-        return nothing
+            lengths = hope.lengths or nothing
+        elif pays or self._spend(float(drafting_s[max(best.lengths) - 1])):
+            lengths = best.lengths
+        if not pays and any(lengths):
+            self._tried[key] = float(drafting_s[max(lengths) - 1])
+        return list(lengths)
 
     # -- after drafting -----------------------------------------------------------------------------------------------
 
@@ -189,21 +195,30 @@ class CostAware:
         using = {track.key for v in report.verified if (track := self._tracks.get(v.seq))}
         if using and report.process_s > _CHEAP * report.target_s:
             costs.processing("+".join(sorted(using))).measure(report.n_rows, report.process_s)
+        self._earn(report, curve.scale.value)
         for call in report.drafts:
             self._learn_drafting(call)
-        self._earn(report, curve.scale.value)
+        asked = {seq for call in report.drafts for seq in call.seqs}
         for v in report.verified:
             if (track := self._tracks.get(v.seq)) is not None:
+                track.asked = v.seq in asked
                 track.committed(v.committed)
 
     def _learn_drafting(self, call: DraftCall) -> None:
         tracks = [track for seq in call.seqs if (track := self._tracks.get(seq)) is not None]
-        used = all(track.asked for track in tracks)
-        for track in tracks:
-            track.asked = True
-        if tracks and used:  # the first draft of a request often looks through its whole prompt
-            self.costs.call(tracks[0].key).measure(call.seconds)
-            self.costs.draft(tracks[0].key).measure(call.longest + 1, call.seconds)
+        if not tracks:
+            return
+        key, seconds = tracks[0].key, call.seconds
+        level, curve = self.costs.call(key), self.costs.draft(key)
+        # The first draft, of a request or after a pause, also goes through all that was committed before it: that is not
+        # what drafts cost, but a limit to it, and what trying it out cost.
+        follows = all(track.asked for track in tracks)
+        if follows or seconds < level.value:
+            level.measure(seconds)
+        if follows or seconds < curve.at(call.longest + 1):
+            curve.measure(call.longest + 1, seconds)
+        if key in self._tried and self._credit_s is not None:
+            self._credit_s -= max(0.0, seconds - self._tried[key])
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

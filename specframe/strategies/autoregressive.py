@@ -14,14 +14,15 @@ from specframe.core.history import History
 from specframe.core.ports import Decoded, Rows
 from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
 from specframe.strategies._options import ModelOptions
+from specframe.strategies._rows import most_waiting
 from specframe.strategies.drafting import HeldSequence, batches
 from specframe.strategies.model_backed import ModelBacked
 
 if TYPE_CHECKING:
     from specframe.backends.llama.autoregressive_context import AutoregressiveContext
 
-#: Tokens that may wait to be evaluated by the draft model together with a draft.
-MAX_WAITING = 32
+#: Most tokens that are evaluated together with the first one of a draft; more go before it, in batches of their own.
+MAX_JOINED = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -57,8 +58,8 @@ class _Draft:
 class Autoregressive(ModelBacked):
     """Pairs each token with a state of the target one position before it, and drafts on with its own states.
 
-    What the target evaluates waits, so that it can be evaluated together with the next draft. All sequences are drafted
-    for in one evaluation per token.
+    What the target evaluates waits until the next draft is asked for, so that nothing is evaluated while drafting
+    pauses, unless very much waits. All sequences are drafted for in one evaluation per token.
     """
 
     Options = AutoregressiveOptions
@@ -84,8 +85,9 @@ class Autoregressive(ModelBacked):
         self._shared = self._context.shares_memory
         # Beside the waiting tokens, each sequence has the last committed token in a draft batch, or the whole draft.
         room = self._context.n_batch // n_seq - self._n_max
-        self._patience = min(MAX_WAITING, room, self._context.n_joined - 1)
-        self._held = [HeldSequence(self._context.width, self._n_max + 1) for _ in range(n_seq)]
+        self._n_joined = min(MAX_JOINED, room, self._context.n_joined - 1)
+        self._patience = most_waiting(self._n_held, n_seq)
+        self._held = [HeldSequence(self._n_held, self._n_max + 1) for _ in range(n_seq)]
 
     @override
     def _settings(self, context: StrategyContext) -> dict[str, Any]:
@@ -97,32 +99,45 @@ class Autoregressive(ModelBacked):
             "probabilities": options.p_min > 0,
         }
 
-    def _paired(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
-        """``batch`` with the states that the draft model pairs with the tokens behind them, as its hidden states."""
+    def _featured(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
+        """``batch`` with what is to be held of each position as its hidden states."""
         return batch
+
+    def _states(self, held: Sequence[Rows]) -> Sequence[Rows]:
+        """What the draft model pairs with the tokens behind them, made of what was held of their positions."""
+        return held
+
+    @property
+    def _n_held(self) -> int:
+        """Values to hold of a position."""
+        return self._context.width
 
     @override
     def process(self, batch: Sequence[Decoded]) -> None:
         late = []
-        for decoded in self._paired(batch):
+        for decoded in self._featured(batch):
             held = self._held[decoded.seq]
             held.seen(decoded)
             if self._shared:
                 held.evaluated = len(held.tokens)
-            elif len(held.tokens) - held.evaluated > self._patience:
+            elif held.n_waiting > self._patience:
                 late.append(decoded.seq)
         if late:
             self._take_over(late)
 
     def _take_over(self, seqs: Sequence[int]) -> None:
         """Let the draft model see the tokens that wait; nothing is predicted."""
-        context, entries = self._context, []
+        context, found = self._context, []
         for seq in seqs:
             held = self._held[seq]
             n = min(len(held.tokens), self._n_ctx)
-            if held.evaluated < n and (found := self._waiting(held, n)) is not None:
-                start, tokens, states = found
-                entries.append(self._entry(seq, start - self.lag, tokens, states[:-1]))
+            if held.evaluated < n and (waiting := self._waiting(held, n)) is not None:
+                found.append((seq, *waiting))
+        states = self._states([rows[:-1] for *_, rows in found])
+        entries = [
+            self._entry(seq, start - self.lag, tokens, each)
+            for (seq, start, tokens, _), each in zip(found, states, strict=True)
+        ]
         for part in batches(entries, context.n_batch):
             try:
                 for head in range(context.n_heads):
@@ -140,17 +155,22 @@ class Autoregressive(ModelBacked):
                 held.evaluated = len(held.tokens)  # beyond what fits nothing is drafted, and nothing has to wait
 
     def _waiting(self, held: HeldSequence, n: int) -> tuple[int, list[int], Rows] | None:
-        """Tokens of the first ``n`` that wait, from which position on, and states for them and the token behind."""
+        """Tokens of the first ``n`` that wait, from which position on, and what is held for them and the one behind."""
         if (found := held.waiting(n)) is None:
             return None
-        tokens, states = found
+        tokens, rows = found
         n_left_out = max(0, self.lag - held.evaluated)
-        return held.evaluated + n_left_out, tokens[n_left_out:], states[n_left_out:]
+        return held.evaluated + n_left_out, tokens[n_left_out:], rows[n_left_out:]
 
     @override
     def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+        behind = [r.seq for r in requests if self._held[r.seq].n_waiting > self._n_joined]
+        if behind:
+            self._take_over(behind)
         drafts = [self._start(request) for request in requests]
         live = [draft for draft in drafts if draft is not None]
+        for draft, states in zip(live, self._states([draft.states for draft in live]), strict=True):
+            draft.states = states
         try:
             step = 0
             while live:
@@ -172,8 +192,8 @@ class Autoregressive(ModelBacked):
             return None  # or the target has tokens to evaluate again, and its memory is behind
         if pos < self.lag or (found := self._waiting(held, pos)) is None:
             return None
-        start, tokens, states = found
-        return _Draft(seq, pos, limit, start, [*tokens, history[-1]], states)
+        start, tokens, rows = found
+        return _Draft(seq, pos, limit, start, [*tokens, history[-1]], rows)
 
     def _predict(self, drafts: Sequence[_Draft], step: int) -> None:
         """One more token for each of ``drafts``, in one evaluation."""

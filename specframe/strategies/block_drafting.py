@@ -14,6 +14,7 @@ from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
 from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
 from specframe.strategies._options import MAX_DRAFT, ModelOptions, in_place, whole_number
+from specframe.strategies._rows import most_waiting
 from specframe.strategies.held_features import HeldFeatures
 from specframe.strategies.model_backed import ModelBacked
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from specframe.backends.llama.draft_kinds import BlockFile
     from specframe.backends.llama.gguf import GgufFile
     from specframe.backends.llama.services import LlamaServices
-
-#: Positions whose features may wait to be injected together, before the next draft.
-MAX_WAITING = 32
 
 
 @attrs.frozen(kw_only=True, field_transformer=in_place)
@@ -54,8 +52,8 @@ class BlockDrafter(ModelBacked):
 
     A subclass says how a context is set up for what it wants of a block, :meth:`_reading`, and reads it, :meth:`_read`.
 
-    Features of committed positions wait until the next draft, or until there are many of them; so nothing is evaluated
-    while drafting pauses, and what the target rejected never is.
+    Features of committed positions wait until the next draft, or until there are very many of them; so nothing is
+    evaluated while drafting pauses, and what the target rejected never is.
     """
 
     needs = Need.LAYER_INPUTS
@@ -70,7 +68,7 @@ class BlockDrafter(ModelBacked):
         from specframe.backends.llama import block_context  # noqa: PLC0415 -- native
 
         self._native = block_context
-        self._patience = max(MAX_WAITING, self._context.n_block)
+        self._patience = most_waiting(self._context.n_features, context.target.n_seq)
         self._held = [
             HeldFeatures(self._facts.target_layers, self._context.n_features) for _ in range(context.target.n_seq)
         ]

@@ -32,7 +32,8 @@ class DraftModel(Autoregressive):
     per token.
 
     **Cost.** One evaluation of the small model per drafted token. What the target accepted is evaluated in the first
-    one of the next draft; only prompts have evaluations of their own.
+    one of the next draft; prompts and what many steps without drafts left, in wide batches before it. While nothing is
+    drafted nothing is evaluated.
     """
 
     name = "draft-model"
@@ -66,5 +67,5 @@ class DraftModel(Autoregressive):
         return n_held
 
     @override
-    def _paired(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
+    def _featured(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
         return [attrs.evolve(each, hidden=np.empty((len(each.tokens), 0), np.float32)) for each in batch]

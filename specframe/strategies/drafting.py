@@ -19,6 +19,7 @@ from specframe.core.errors import ConfigError, InternalError
 from specframe.core.history import common_prefix
 from specframe.core.ports import Decoded, Rows
 from specframe.core.strategy import StrategyContext, Suitability
+from specframe.strategies._rows import RowBuffer
 
 if TYPE_CHECKING:
     from specframe.backends.llama.autoregressive_context import DraftEntry
@@ -72,8 +73,8 @@ class HeldSequence:
     """What is known of one sequence: committed tokens, and the hidden states that are needed to go on.
 
     ``tokens[:evaluated]`` are in the memory of the heads, each paired with the target's hidden state before it. The
-    others wait, so that they can be evaluated together with the next draft. The memory itself may hold more for a
-    moment, what was only drafted; it is cut before it is used again.
+    others wait for the next draft. The memory itself may hold more for a moment, what was only drafted; it is cut
+    before it is used again.
 
     Args:
         width: of a hidden state.
@@ -92,7 +93,8 @@ class HeldSequence:
         self._in_doubt = False
         # Hidden states of consecutive positions, reaching back to the one before the first token that waits. Before
         # the first token of all they are zeros.
-        self._rows: Rows = np.zeros((1, self._width), np.float32)
+        self._rows = RowBuffer(self._width)
+        self._rows.add(np.zeros((1, self._width), np.float32))
         self._first = -1
         self._boundaries: dict[int, Rows] = {}
 
@@ -107,13 +109,13 @@ class HeldSequence:
             self._reset()
         self._in_prompt = True
         self.keep(n)
-        return n if self._before(n) is not None else n - 1
+        return n if self._holds(n - 1) or n - 1 in self._boundaries else n - 1
 
     def keep(self, n: int) -> None:
         """Forget all but the first ``n`` tokens."""
         del self.tokens[n:]
         self.evaluated = min(self.evaluated, n)
-        self._rows = self._rows[: max(0, n - self._first)]
+        self._rows.keep(max(0, n - self._first))
         for pos in [pos for pos in self._boundaries if pos >= n]:
             del self._boundaries[pos]
 
@@ -122,13 +124,13 @@ class HeldSequence:
         del self.tokens[n_keep : n_keep + n_drop]
         self.evaluated -= n_drop
         gone = max(0, n_keep + n_drop - self._first)
-        self._rows, self._first = self._rows[gone:], self._first + gone - n_drop
+        self._rows.drop(gone)
+        self._first += gone - n_drop
         self._boundaries = {pos: row for pos, row in self._boundaries.items() if pos < n_keep}
 
-    def _before(self, pos: int) -> Rows | None:
-        """Hidden states of the positions up to ``pos``, not included; None when the last of them is not kept."""
-        n = pos - self._first
-        return self._rows[:n] if 0 < n <= len(self._rows) else self._boundaries.get(pos - 1)
+    def _holds(self, pos: int) -> bool:
+        """The hidden state of ``pos`` is among the consecutive ones."""
+        return self._first <= pos < self._first + len(self._rows)
 
     def seen(self, decoded: Decoded) -> None:
         """The target decoded more; what is known already is passed over."""
@@ -139,20 +141,24 @@ class HeldSequence:
         if self._in_doubt or pos > len(self.tokens):
             return  # something was missed, in an interrupt: no more drafts until the next request
         n_known, end = common_prefix(self.tokens[pos : pos + len(new)], new), pos + len(new)
-        if n_known == len(new) and self._first < end <= self._first + len(self._rows):
+        if n_known == len(new) and self._holds(end - 1):
             return  # a replay of what is known
         self._in_doubt = True
         if n_known < len(new):
             if pos + n_known < len(self.tokens):
                 self.keep(pos + n_known)
             self.tokens.extend(new[n_known:])
-        first = min(self.evaluated - 1, end - self._n_rows)
-        before = self._before(pos)
-        if before is None or first >= pos:
-            self._rows, self._first = hidden[max(0, first - pos) :].copy(), max(pos, first)
+        if self._holds(pos - 1):
+            self._rows.keep(pos - self._first)
         else:
-            before = before[first - pos :]
-            self._rows, self._first = np.concatenate([before, hidden]), pos - len(before)
+            self._rows, self._first = RowBuffer(self._width), pos
+            if (before := self._boundaries.get(pos - 1)) is not None:
+                self._rows.add(before)
+                self._first -= 1
+        self._rows.add(hidden)
+        n_done = max(0, min(self.evaluated - 1, end - self._n_rows) - self._first)
+        self._rows.drop(n_done)
+        self._first += n_done
         if self._in_prompt:
             self._boundaries[end - 1] = hidden[-1:].copy()
             if len(self._boundaries) > MAX_BOUNDARIES:
@@ -164,13 +170,18 @@ class HeldSequence:
         """False when an interrupt left it in doubt, or there is nothing."""
         return bool(self.tokens) and not self._in_doubt
 
+    @property
+    def n_waiting(self) -> int:
+        """Tokens that are not in the memory of the heads."""
+        return len(self.tokens) - self.evaluated
+
     def waiting(self, n: int) -> tuple[list[int], Rows] | None:
         """Tokens of the first ``n`` that wait, with a state for each and for the one after them; None: not known."""
         self.evaluated = min(self.evaluated, n)
         start = self.evaluated - 1 - self._first
-        if self._in_doubt or len(self.tokens) < n or start < 0 or n - self._first > len(self._rows):
+        if self._in_doubt or len(self.tokens) < n or start < 0 or not self._holds(n - 1):
             return None
-        return self.tokens[self.evaluated : n], self._rows[start : n - self._first]
+        return self.tokens[self.evaluated : n], self._rows.rows[start : n - self._first]
 
     def save(self, n_evaluated: int) -> dict[str, npt.NDArray[Any]]:
         """Everything known, with ``n_evaluated`` tokens in the memory of the heads."""
@@ -178,7 +189,7 @@ class HeldSequence:
             "tokens": np.array(self.tokens, np.int32),
             "evaluated": np.array(n_evaluated, np.int64),
             "first": np.array(self._first, np.int64),
-            "rows": self._rows,
+            "rows": self._rows.rows,
             "places": np.array(list(self._boundaries), np.int64),
             "states": np.concatenate([np.empty((0, self._width), np.float32), *self._boundaries.values()]),
         }
@@ -191,7 +202,8 @@ class HeldSequence:
             msg = f"saved hidden states are {rows.shape[1:]} values wide, those of this model {self._width}"
             raise ValueError(msg)
         self.tokens, self.evaluated = saved["tokens"].tolist(), int(saved["evaluated"])
-        self._rows, self._first = rows, int(saved["first"])
+        self._rows, self._first = RowBuffer(self._width), int(saved["first"])
+        self._rows.add(rows)
         self._boundaries = {pos: states[i : i + 1] for i, pos in enumerate(saved["places"].tolist())}
 
     def committed(self, n: int) -> None:

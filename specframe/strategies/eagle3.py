@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from typing_extensions import override
 
-from specframe.core.ports import Decoded, Need
+from specframe.core.ports import Decoded, Need, Rows
 from specframe.strategies.autoregressive import Autoregressive
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ class Eagle3(Autoregressive):
     ``n_max`` tokens or to the first one less probable than ``p_min``. All sequences are drafted for in one evaluation
     per token. A smaller vocabulary of the draft is mapped to the target's by the file itself (``d2t``).
 
-    **Cost.** One small matrix for each token the target evaluates, and one evaluation of the decoder per drafted token.
-    What the target accepted is evaluated in the first one of the next draft; only prompts have their own evaluations.
+    **Cost.** One evaluation of the decoder per drafted token, and the encoder for each committed one. What the target
+    accepted is evaluated in the first one of the next draft; prompts and what many steps without drafts left, in wide
+    batches before it. While nothing is drafted nothing is evaluated: features are kept.
     """
 
     name = "eagle3"
@@ -63,10 +64,18 @@ class Eagle3(Autoregressive):
     def layers(self) -> Sequence[int]:
         return self._context.layers
 
+    @property
     @override
-    def _paired(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
-        layers = self._context.layers
-        states = self._context.encode(np.concatenate([decoded.concatenated(layers) for decoded in batch]))
-        ends = np.cumsum([len(decoded.tokens) for decoded in batch])
-        parts = np.split(states, ends[:-1])
-        return [attrs.evolve(decoded, hidden=part) for decoded, part in zip(batch, parts, strict=True)]
+    def _n_held(self) -> int:
+        return self._context.n_features
+
+    @override
+    def _featured(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
+        return [attrs.evolve(decoded, hidden=decoded.concatenated(self._context.layers)) for decoded in batch]
+
+    @override
+    def _states(self, held: Sequence[Rows]) -> Sequence[Rows]:
+        if not held:
+            return held
+        states = self._context.encode(np.concatenate(held))
+        return np.split(states, np.cumsum([len(rows) for rows in held])[:-1])

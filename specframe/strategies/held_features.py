@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from specframe.core.history import common_prefix
 from specframe.core.ports import Decoded, Rows
+from specframe.strategies._rows import RowBuffer
 
 
 class HeldFeatures:
@@ -29,13 +30,17 @@ class HeldFeatures:
         self._layers, self._width = tuple(layers), width
         self.tokens: list[int] = []
         self.injected = 0
-        self.waiting: Rows = np.empty((0, width), np.float32)
-        """Features ``(waiting, width)`` of ``tokens[injected:]``."""
+        self._waiting = RowBuffer(width)
+
+    @property
+    def waiting(self) -> Rows:
+        """Features ``(waiting, width)`` of ``tokens[injected:]``; a view, good until something changes."""
+        return self._waiting.rows
 
     @property
     def usable(self) -> bool:
         """Whether all is in order."""
-        return self.injected + len(self.waiting) == len(self.tokens)
+        return self.injected + len(self._waiting) == len(self.tokens)
 
     def begin(self, prompt: Sequence[int]) -> int:
         """A request starts with ``prompt``, all of which the target holds; returns how much of it is known here."""
@@ -46,7 +51,7 @@ class HeldFeatures:
     def keep(self, n: int) -> None:
         """Forget all but the first ``n`` tokens."""
         del self.tokens[n:]
-        self.waiting = self.waiting[: max(0, n - self.injected)]
+        self._waiting.keep(max(0, n - self.injected))
         self.injected = min(self.injected, n)
 
     def seen(self, decoded: Decoded) -> None:
@@ -62,11 +67,11 @@ class HeldFeatures:
             self.keep(pos + n_known)
             rows = decoded.concatenated(self._layers)
             self.tokens += new[n_known:]
-            self.waiting = np.concatenate([self.waiting, rows[n_known:]])
+            self._waiting.add(rows[n_known:])
 
     def took_over(self, n: int) -> None:
         """The draft model's memory holds the features of the first ``n`` tokens now."""
-        self.waiting = self.waiting[n - self.injected :]
+        self._waiting.drop(n - self.injected)
         self.injected = n
 
     def drop(self, n_keep: int, n_drop: int) -> None:
@@ -89,4 +94,5 @@ class HeldFeatures:
         if waiting.shape[1:] != (self._width,):
             msg = f"saved features are {waiting.shape[1:]} values wide, those of this model {self._width}"
             raise ValueError(msg)
-        self.tokens, self.injected, self.waiting = saved["tokens"].tolist(), int(saved["injected"]), waiting
+        self.tokens, self.injected = saved["tokens"].tolist(), int(saved["injected"])
+        self._waiting.add(waiting)

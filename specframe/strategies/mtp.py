@@ -34,7 +34,8 @@ class Mtp(Autoregressive):
     use head i for the i-th token. All sequences are drafted for in one evaluation per token.
 
     **Cost.** One evaluation of the head per drafted token. What the target accepted is evaluated with the target's
-    hidden states in the first one of the next draft; only prompts have evaluations of their own.
+    hidden states in the first one of the next draft; prompts and what many steps without drafts left, in wide batches
+    before it. While nothing is drafted nothing is evaluated: hidden states are kept.
     """
 
     name = "mtp"

@@ -99,12 +99,12 @@ def test_a_draft_may_be_wider_than_its_target(tmp_path: Path) -> None:
 def test_shifted_features_are_noticed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A draft that reads nothing but the features is right with those before its token, and only with them."""
     right = stats_of(zoo(name), zoo("eagle3-g"), n_max=1)
-    paired = Eagle3._paired
+    featured = Eagle3._featured
 
     def shifted(self: Eagle3, batch: Sequence[Decoded]) -> list[Decoded]:
-        return [attrs.evolve(each, hidden=np.roll(np.array(each.hidden), 1, axis=0)) for each in paired(self, batch)]
+        return [attrs.evolve(each, hidden=np.roll(np.array(each.hidden), 1, axis=0)) for each in featured(self, batch)]
 
-    monkeypatch.setattr(Eagle3, "_paired", shifted)
+    monkeypatch.setattr(Eagle3, "_featured", shifted)
     wrong = stats_of(zoo(name), zoo("eagle3-g"), n_max=1)
     assert rate(right) > 0.35
     assert rate(wrong) < 0.5 * rate(right)

@@ -86,6 +86,8 @@ class Machine:
     target: Cost
     draft: Cost = lambda n: 1e-6
     process: Cost = lambda n: 0.0
+    behind: float = 0.0
+    """Seconds for each token that was committed since the strategy was asked last: it goes through them first."""
     noise: float = 0.0
     """Standard deviation of the logarithm of a timing."""
     outliers: float = 0.0
@@ -140,11 +142,13 @@ def simulate(
     )
     emitted = [0] * n_seq
     since = 0
+    behind = [prompt] * n_seq
     for seq in range(n_seq):
         scheduler.begin(seq, f"strategy {seq}", SchedulerStats())
     while min(emitted) < n_tokens:
         if requests > 1 and min(emitted) - since >= n_tokens // requests:
             since = min(emitted)
+            behind = [prompt] * n_seq
             for seq in range(n_seq):
                 scheduler.end(seq)
                 scheduler.begin(seq, f"strategy {seq}", SchedulerStats())
@@ -155,7 +159,8 @@ def simulate(
             if limit:
                 n, right[c.seq] = drafts[c.seq].draft(emitted[c.seq], limit, dice)
                 c.proposal = [RIGHT] * right[c.seq] + [WRONG] * (n - right[c.seq])
-                seconds = machine.draft(n)
+                seconds = machine.draft(n) + machine.behind * behind[c.seq]
+                behind[c.seq] = 0
                 run.seconds += seconds
                 calls.append(DraftCall(seqs=[c.seq], longest=n, seconds=machine.timed(seconds, noise)))
         lengths = scheduler.cut(batch)
@@ -169,6 +174,7 @@ def simulate(
         run.marks.append((run.n_emitted, run.seconds))
         for i, n in enumerate(accepted):
             emitted[i] += 1 + n
+            behind[i] += 1 + n
         scheduler.record(
             StepReport(
                 n_rows=rows,
