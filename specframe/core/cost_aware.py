@@ -22,6 +22,10 @@ EXPLORING = 0.01
 #: What may be spent on that before any time has passed, and what can be saved up, in plain steps.
 _FIRST_CREDIT = 3.0
 _MOST_CREDIT = 10.0
+#: What an attempt is held to have cost at most, in plain steps: a timing may be disturbed by anything.
+_MOST_DEBT = 100.0
+#: Drafts that are tried out in a row: before the first one, a draft model goes through what was committed meanwhile.
+_IN_A_ROW = 4
 #: Drafting that takes less than this share of a plain step is not worth thinking about.
 _CHEAP = 0.01
 #: Tokens to ask a strategy for until it is known what its drafts take.
@@ -44,12 +48,14 @@ class CostAware:
         self._known: dict[str, Experience] = {}
         self._tracks: dict[int, Track] = {}
         self._credit_s: float | None = None
+        self._debt_s = 0.0
+        """What drafts that take time cost more than they brought and than was spent on them, and is not yet earned."""
         self._asked: dict[int, int] = {}
         """Sequences of the coming batch whose strategies were asked, and for how many tokens."""
         self._dear: set[str] = set()
         """Strategies that were asked although drafting takes its time."""
-        self._tried: dict[str, float] = {}
-        """Strategies asked in the coming batch to try it out -> seconds that it is expected to take."""
+        self._spent_s = 0.0
+        """Of the credit, on drafts of the coming batch."""
 
     def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
         """Start from what is known of the strategy."""
@@ -66,7 +72,7 @@ class CostAware:
         limits = dict.fromkeys((c.seq for c in batch), 0)
         dear: dict[str, list[Candidate]] = {}
         self._dear.clear()
-        self._tried.clear()
+        self._spent_s = 0.0
         target = self._target(batch)
         for c in batch:
             track = self._tracks.get(c.seq)
@@ -105,13 +111,14 @@ class CostAware:
         known = best if pays else plain
         hopes = [whole.best(seats, drafting_s=drafting_s, hopeful=True), whole.plain(hopeful=True)]
         hope = max(hopes, key=lambda plan: plan.speed)
+        begins = not all(track.asked for track in tracks)
         lengths: Sequence[int] = nothing
+        if not pays and begins and self._debt_s:
+            return nothing
         if hope.speed > _PROMISING * known.speed and self._spend(whole.regret(hope, known)):
             lengths = hope.lengths or nothing
-        elif pays or self._spend(float(drafting_s[max(best.lengths) - 1])):
+        elif pays or self._try(float(drafting_s[max(best.lengths) - 1]), whole.target.scale.value, begins=begins):
             lengths = best.lengths
-        if not pays and any(lengths):
-            self._tried[key] = float(drafting_s[max(lengths) - 1])
         return list(lengths)
 
     # -- after drafting -----------------------------------------------------------------------------------------------
@@ -195,7 +202,7 @@ class CostAware:
         using = {track.key for v in report.verified if (track := self._tracks.get(v.seq))}
         if using and report.process_s > _CHEAP * report.target_s:
             costs.processing("+".join(sorted(using))).measure(report.n_rows, report.process_s)
-        self._earn(report, curve.scale.value)
+        self._earn(report, curve)
         for call in report.drafts:
             self._learn_drafting(call)
         asked = {seq for call in report.drafts for seq in call.seqs}
@@ -210,15 +217,13 @@ class CostAware:
             return
         key, seconds = tracks[0].key, call.seconds
         level, curve = self.costs.call(key), self.costs.draft(key)
-        # The first draft, of a request or after a pause, also goes through all that was committed before it: that is not
-        # what drafts cost, but a limit to it, and what trying it out cost.
+        # The first draft, of a request or after a pause, also goes through all that was committed before it. That is
+        # not what drafts cost, only a limit to it.
         follows = all(track.asked for track in tracks)
         if follows or seconds < level.value:
             level.measure(seconds)
         if follows or seconds < curve.at(call.longest + 1):
             curve.measure(call.longest + 1, seconds)
-        if key in self._tried and self._credit_s is not None:
-            self._credit_s -= max(0.0, seconds - self._tried[key])
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -242,12 +247,31 @@ class CostAware:
             costs=self.costs,
         )
 
-    def _earn(self, report: StepReport, plain_s: float) -> None:
+    def _earn(self, report: StepReport, target: Curve) -> None:
         """A share of what a step took may be spent on trying things out."""
+        plain_s = target.scale.value
         if self._credit_s is None:
             self._credit_s = _FIRST_CREDIT * plain_s
         took = report.target_s + report.process_s + report.accept_s + report.rollback_s
-        self._credit_s = min(_MOST_CREDIT * plain_s, self._credit_s + EXPLORING * took)
+        if self._dear and report.drafts:
+            lost = took + report.checkpoint_s + sum(call.seconds for call in report.drafts) - self._spent_s
+            n_seq = len(report.verified)
+            lost -= target.at(n_seq) / n_seq * sum(len(v.committed) for v in report.verified)
+            self._debt_s = max(0.0, self._debt_s + lost)
+        self._debt_s = min(self._debt_s, _MOST_DEBT * plain_s) - EXPLORING * took
+        if self._debt_s < 0:
+            self._credit_s = min(_MOST_CREDIT * plain_s, self._credit_s - self._debt_s)
+            self._debt_s = 0.0
+
+    def _try(self, seconds: float, plain_s: float, *, begins: bool) -> bool:
+        """Spend ``seconds`` on a draft; the first one only where there is enough for more of them."""
+        row_s = min(_IN_A_ROW * seconds, max(seconds, _FIRST_CREDIT * plain_s))
+        if begins and self._credit_s is not None and self._credit_s < row_s:
+            return False
+        if not self._spend(seconds):
+            return False
+        self._spent_s += seconds
+        return True
 
     def _spend(self, seconds: float) -> bool:
         """Try something out that costs this much more than it brings; False when that cannot be afforded."""
