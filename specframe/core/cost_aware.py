@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from specframe.core.acceptance import LONGEST, Experience, Kind, Track
-from specframe.core.costs import MOST_HOPE, CostModel, Curve
+from specframe.core.costs import MOST_HOPE, CostModel, Curve, recent
 from specframe.core.planning import Batch, Seat
 from specframe.core.scheduler import Candidate, DraftCall, SchedulerStats, StepReport, reason_without_choice
 
@@ -59,7 +59,7 @@ class CostAware:
 
     def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
         """Start from what is known of the strategy."""
-        self._tracks[seq] = Track(strategy, self._known.setdefault(strategy, Experience()), stats)
+        self._tracks[seq] = Track(strategy, recent(self._known, strategy, Experience), stats)
 
     def end(self, seq: int) -> None:
         """Forget the request; what was learnt of its strategy stays."""
@@ -98,7 +98,7 @@ class CostAware:
     def _worth_asking(self, whole: Batch, key: str, group: Sequence[Candidate]) -> list[int]:
         """The limit for each of ``group``, whose strategy takes its time."""
         tracks = [self._tracks[c.seq] for c in group]
-        offering = self._known[key].offering(max(c.budget for c in group))
+        offering = tracks[0].strategy.offering(max(c.budget for c in group))
         n_drafted = np.rint(offering.gained).astype(int)
         drafting_s = self.costs.draft(key).seconds(int(n_drafted[-1]) + 1)[n_drafted]
         seats = [

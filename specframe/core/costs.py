@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from specframe.core.errors import ConfigError
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+_T = TypeVar("_T")
 
 #: Variance of the logarithm of one timing: a tenth, as timings of a machine in use are.
 _NOISE = 0.1**2
@@ -43,6 +44,8 @@ _DEFAULT_SLOPE = 0.2
 _SLOPE_OF_DRAFTS = 0.5
 #: Verified rows have logits and are computed a few at a time: they cost more than the rows of a long prompt.
 _ROW_OF_PROMPT = 1.25
+#: Strategies, as named with their options, that something is remembered of.
+MOST_STRATEGIES = 64
 #: Logarithms of costs are far from this.
 _FAR = 50.0
 #: Prompts shorter than this say little about the cost of a row.
@@ -277,6 +280,15 @@ def _rising(values: list[float], weights: list[float]) -> list[float]:
     return [v for v, _, n in pools for _ in range(n)]
 
 
+def recent(known: dict[str, _T], strategy: str, make: Callable[[], _T]) -> _T:
+    """What is known of ``strategy``, made when it is new; what was not asked for in a long time is forgotten."""
+    value = known.pop(strategy) if strategy in known else make()
+    known[strategy] = value  # the latest one is the last
+    if len(known) > MOST_STRATEGIES:
+        del known[next(iter(known))]
+    return value
+
+
 #: Upper ends of the ranges of context length that have curves of their own; the last one has none.
 _BUCKETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
@@ -309,18 +321,15 @@ class CostModel:
 
     def draft(self, strategy: str) -> Curve:
         """Of one call of a strategy, by the tokens of its longest proposal and one."""
-        return _of(self._drafts, strategy, _SLOPE_OF_DRAFTS)
+        return recent(self._drafts, strategy, lambda: Curve(slope=_SLOPE_OF_DRAFTS))
 
     def call(self, strategy: str) -> Level:
         """Of one call of a strategy, whatever it proposes."""
-        level = self._calls.get(strategy)
-        if level is None:
-            level = self._calls[strategy] = Level()
-        return level
+        return recent(self._calls, strategy, Level)
 
     def processing(self, strategies: str) -> Curve:
         """Of what strategies do with the rows of a batch, by rows."""
-        return _of(self._processing, strategies, _DEFAULT_SLOPE)
+        return recent(self._processing, strategies, lambda: Curve(slope=_DEFAULT_SLOPE))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; what was never measured is left out."""
@@ -344,10 +353,3 @@ class CostModel:
         except (KeyError, TypeError, ValueError) as error:
             msg = f"not a cost model: {error!r}"
             raise ConfigError(msg) from error
-
-
-def _of(curves: dict[str, Curve], key: str, slope: float) -> Curve:
-    curve = curves.get(key)
-    if curve is None:
-        curve = curves[key] = Curve(slope=slope)
-    return curve

@@ -74,6 +74,7 @@ class Engine:
         self._queue: deque[ActiveRequest] = deque()
         self._running: list[ActiveRequest] = []
         self._drafters = DrafterPool(target)
+        self._prepared: AnySpec | None = None
         self._lock = threading.RLock()
         self._inside = False
         self._closed = False
@@ -110,7 +111,7 @@ class Engine:
         return Generation(active, self._advance, self._cancel)
 
     def prepare(self, strategy: AnySpec) -> None:
-        """Set up what ``strategy`` drafts with now instead of at the first request for it.
+        """Set up what ``strategy`` drafts with now instead of at the first request for it, and keep it.
 
         Raises:
             ConfigError: it cannot be set up with its options and files.
@@ -119,7 +120,8 @@ class Engine:
         """
         with self._lock:
             self._check_open()
-            self._drafters.get(strategy)
+            self._drafters.get(strategy, used=self._used_strategies())
+            self._prepared = strategy
 
     def step(self) -> bool:
         """Evaluate the next prompt chunk and one verification per request; False when there is nothing left to do.
@@ -267,12 +269,17 @@ class Engine:
         if active.request.draft_length == 0:
             active.stats.inactive_reason = "switched-off"
             return
-        drafter = self._drafters.get(spec)
+        drafter = self._drafters.get(spec, used=self._used_strategies())
         if isinstance(drafter, str):
             active.deactivate(f"target-lacks-needs: {drafter}")
             return
         active.drafter = drafter
         active.scheduler = self._scheduler
+
+    def _used_strategies(self) -> list[AnySpec]:
+        """Those of all requests there are, and the one that is prepared."""
+        requests = [active.request.strategy for active in (*self._running, *self._queue)]
+        return [spec for spec in (self._prepared, *requests) if spec is not None]
 
     # -- admission and retirement -------------------------------------------------------------------------------------
 

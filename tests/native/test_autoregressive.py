@@ -15,6 +15,7 @@ import pytest
 
 from specframe.core.request import FinishReason, Request
 from specframe.core.sampling import SamplingParams
+from specframe.strategies import _rows
 from specframe.strategies.drafting import HeldSequence
 from tests.support.llama import Zoo
 from tests.support.mtp import (
@@ -31,7 +32,7 @@ from tests.support.mtp import (
     spec,
     strategy_of,
 )
-from tests.support.recorded import Pausing
+from tests.support.recorded import Never, Pausing
 from tests.support.server import ask
 
 ALL = [*CASES, *EAGLES, *PLAIN]
@@ -108,8 +109,7 @@ def test_a_draft_depends_on_the_text_alone(zoo: Zoo, case: Case) -> None:
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_nothing_is_lost_while_drafting_pauses(zoo: Zoo, case: Case) -> None:
-    """What was decoded in the meantime waits, some of it longer than it may wait."""
-
+    """What was decoded in the meantime waits, some of it for more steps than a draft takes in."""
     draft = path_of(zoo, case.draft)
     with engine(zoo(case.target), draft, scheduler=Pausing, **case.options) as (running, _):
         wanted = spec(draft, case.cls, n_max=4)
@@ -118,6 +118,29 @@ def test_nothing_is_lost_while_drafting_pauses(zoo: Zoo, case: Case) -> None:
         assert done.tokens == plain.tokens
         assert done.stats.draft_steps < 14
         assert compare_with_fresh_starts(running, wanted, every=1) > 10
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[4], EAGLES[2], PLAIN[0]], ids=str)
+def test_nothing_is_evaluated_while_nothing_is_drafted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+    """Neither the prompt nor what follows, until too much waits."""
+    draft = path_of(zoo, case.draft)
+    with engine(zoo(case.target), draft, scheduler=Never, **case.options) as (running, _):
+        drafting = spec(draft, case.cls)
+        wanted = request(PROMPTS[0] * 5, drafting, n=60)
+        plain = running.submit(request(PROMPTS[0] * 5, n=60)).result()
+        assert running.submit(wanted).result().tokens == plain.tokens
+        strategy = strategy_of(running, drafting)
+        assert strategy._context.n_past(0) == 0
+        assert strategy._held[0].n_waiting > 150
+        strategy._patience = 100
+        assert running.submit(wanted).result().tokens == plain.tokens
+        assert strategy._context.n_past(0) > 100 - case.cls.lag
+        assert strategy._held[0].n_waiting < 100
+    monkeypatch.setattr(_rows, "MAX_WAITING_BYTES", 32 * 4 * max(1, strategy._n_held))
+    with engine(zoo(case.target), draft, scheduler=Pausing, **case.options) as (running, _):
+        assert running.submit(wanted).result().tokens == plain.tokens
+        assert strategy_of(running, drafting)._patience == 32
+        assert compare_with_fresh_starts(running, drafting, every=1) > 10
 
 
 @pytest.mark.parametrize("case", SERVED, ids=str)

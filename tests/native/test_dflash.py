@@ -22,7 +22,7 @@ from tests.support.exact import quantized
 from tests.support.llama import Zoo
 from tests.support.mtp import GREEDY, PROMPTS, SEEDED, compare_with_fresh_starts, engine, request, spec, strategy_of
 from tests.support.nvfp4 import nvfp4_copy
-from tests.support.recorded import Pausing, Recording
+from tests.support.recorded import Never, Pausing, Recording
 from tests.support.server import ask
 
 ERRORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -103,6 +103,22 @@ def test_nothing_is_lost_while_drafting_pauses(zoo: Zoo, case: BlockCase) -> Non
         assert done.tokens == plain.tokens
         assert done.stats.draft_steps < 14
         assert compare_with_fresh_starts(running, wanted, every=1) > 10
+
+
+def test_nothing_is_evaluated_while_nothing_is_drafted(zoo: Zoo) -> None:
+    """Neither the prompt nor what follows, until too much waits."""
+    case = CASES[1]
+    with engine(zoo(case.target), zoo(case.draft), scheduler=Never) as (running, _):
+        wanted = wanted_of(zoo, case)
+        plain = running.submit(request(PROMPTS[0] * 5, n=60)).result()
+        assert running.submit(request(PROMPTS[0] * 5, wanted, n=60)).result().tokens == plain.tokens
+        strategy = strategy_of(running, wanted)
+        assert strategy._context.n_past(0) == 0
+        assert len(strategy._held[0].waiting) > 150
+        strategy._patience = 100
+        assert running.submit(request(PROMPTS[0] * 5, wanted, n=60)).result().tokens == plain.tokens
+        assert strategy._context.n_past(0) > 100
+        assert len(strategy._held[0].waiting) < 100
 
 
 @pytest.mark.parametrize("sections", [(), (16, 0, 0, 0)], ids=["rope", "mrope"])

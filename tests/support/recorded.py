@@ -1,4 +1,4 @@
-"""Strategies whose drafts are recorded with the text they continue, and a scheduler that makes strategies wait."""
+"""Strategies whose drafts are recorded with the text they continue, and schedulers that make strategies wait."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ class Pausing(Unlimited):
         self.pause += 5
         self.left = self.pause
         return super().limits(batch)
+
+
+class Never(Unlimited):
+    """Asks for no drafts at all."""
+
+    def limits(self, batch: Sequence[Candidate]) -> list[int]:
+        return [0] * len(batch)
