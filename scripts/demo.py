@@ -1,4 +1,4 @@
-"""The main job on a real model: generate plain and drafted, show both side by side.
+"""The main job on a real model: generate plain and as it is by default, show both side by side.
 
 Exits with 1 if the two texts differ, which they must not.
 """
@@ -16,9 +16,6 @@ import specframe
 from specframe.diagnosis import diagnose_runtime
 
 MODEL = "smollm2-135m"  # fetched by `specframe pull`
-STRATEGY = "ngram-k"
-#: Long enough for a key to mean something in code, and short enough to find again after an edit.
-OPTIONS = {"n": 4, "m": 16}
 MAX_TOKENS = 160
 PROMPT = """Repeat this Python code unchanged, with nothing before or after it.
 
@@ -50,7 +47,7 @@ def main() -> int:
     """Run the comparison; return the exit code."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     messages = [{"role": "user", "content": PROMPT}]
-    with specframe.load(MODEL, strategy=STRATEGY, options=OPTIONS) as llm:
+    with specframe.load(MODEL) as llm:
         console.print(f"llama.cpp: {llm.info.library}", *diagnose_runtime().advice, sep="\n", highlight=False)
         llm.chat(messages, max_tokens=1, strategy="none")  # the first request pays for loading pages of the file
         plain = llm.chat(messages, max_tokens=MAX_TOKENS, temperature=0.0, strategy="none", reuse_prefix=False)

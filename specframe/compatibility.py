@@ -12,11 +12,13 @@ import attrs
 from specframe import plugins
 from specframe.backends.llama.architectures import provides, rollback_means
 from specframe.backends.llama.draft_kinds import draft_kind
-from specframe.backends.llama.gguf import GgufFile, LongArray, inspect
+from specframe.backends.llama.gguf import GgufFile, LongArray, inspect, inspecting
+from specframe.backends.llama.library import load_library
 from specframe.backends.llama.validation import validate_target
 from specframe.backends.llama.vocab_difference import vocabulary_difference
 from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
+from specframe.llm.choosing import Choice, StrategyChooser
 from specframe.plugin_info import StrategyInfo
 
 
@@ -85,7 +87,9 @@ def check_files(target: Path, *, draft: Path | None = None, strategy: str | None
 
 def describe(path: Path) -> dict[str, Any]:
     """Facts about a model file, JSON-ready. Raises ConfigError when it is not a GGUF file."""
-    file = inspect(path)
+    with inspecting(load_library()):
+        file = inspect(path)
+        auto = _auto_choice(file)
     kinds: dict[str, int] = {}
     for tensor in file.tensors.values():
         kinds[tensor.kind] = kinds.get(tensor.kind, 0) + tensor.n_bytes
@@ -96,6 +100,8 @@ def describe(path: Path) -> dict[str, Any]:
         "name": file.metadata.get("general.name"),
         "architecture": file.arch,
         "draft_strategy": draft_kind(file),
+        "auto_strategy": None if auto is None else auto.label,
+        "auto_reason": None if auto is None else auto.reason.removeprefix("auto: "),
         "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
         "quantization": max(kinds, key=kinds.__getitem__, default=None),
         "layers": _plain(file.get("{arch}.block_count")),
@@ -110,6 +116,15 @@ def describe(path: Path) -> dict[str, Any]:
         "tensors": len(file.tensors),
         "metadata": {key: _plain(value) for key, value in file.metadata.items()},
     }
+
+
+def _auto_choice(file: GgufFile) -> Choice | None:
+    """What ``strategy="auto"`` chooses for this target; None: it is no target."""
+    try:
+        validate_target(file)
+    except ConfigError:
+        return None
+    return StrategyChooser("auto", target=file.path).default_choice
 
 
 def _template_check(file: GgufFile) -> Check:

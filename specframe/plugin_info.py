@@ -79,12 +79,16 @@ class BrokenPlugin:
     @classmethod
     def because(cls, source: Source, error: BaseException, strategies: tuple[str, ...] = ()) -> BrokenPlugin:
         """From what it raised."""
-        what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         message = (
-            f"plugin {source.entry_point!r} of {source} cannot be used: {what}. Uninstall it, "
+            f"plugin {source.entry_point!r} of {source} cannot be used: {what_it_says(error)}. Uninstall it, "
             f"or leave it out by setting SPECFRAME_LOAD_PLUGINS to the plugins you want (empty: built-in ones only)"
         )
         return cls(source, message, strategies)
+
+
+def what_it_says(error: BaseException) -> str:
+    """An exception of foreign code for a message: with its type, unless it is one of ours."""
+    return str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
 
 
 @attrs.frozen

@@ -25,7 +25,7 @@ from specframe.core.errors import ConfigError
 from specframe.core.names import resembling
 from specframe.core.observer import Observer
 from specframe.core.strategy import AnyStrategyClass, StrategySpec, Suitability
-from specframe.plugin_info import BrokenPlugin, Source, StrategyInfo, check_strategy_class
+from specframe.plugin_info import BrokenPlugin, Source, StrategyInfo, check_strategy_class, what_it_says
 
 log = logging.getLogger(__name__)
 
@@ -124,16 +124,20 @@ class Registry:
         """Strategy ``name`` with validated options, ready for an engine. Raises ConfigError."""
         return StrategySpec.of(self.get(name), options, draft_path)
 
-    def suitable(self, target: Path, draft: Path | None = None) -> list[StrategyInfo]:
+    def suitable(self, target: Path, draft: Path | None = None) -> tuple[list[StrategyInfo], dict[str, str]]:
         """Strategies that volunteer for these files and work with them, the one that suits best first.
 
         A draft file decides: the strategy it was made for comes first. Without one, a strategy that cannot work, like
-        one whose layers were left out of the target's file, is passed over.
+        one whose layers were left out of the target's file, is passed over, and so is one that fails to answer.
+
+        Returns:
+            The strategies; and the names of those that volunteered and cannot work, with the reasons.
 
         Raises:
             ConfigError: ``draft`` is made for no strategy, or does not work with ``target``.
         """
-        ranked = [(info.cls.suitability(target, draft), info) for info in self.strategies()]
+        passed_over: dict[str, str] = {}
+        ranked = [(_suitability(info, target, draft, passed_over), info) for info in self.strategies()]
         ranked.sort(key=lambda entry: -entry[0])
         if draft is not None and (not ranked or ranked[0][0] < Suitability.DRAFT_FILE):
             msg = f"no strategy drafts with {str(draft)!r}; `specframe info` says what it is"
@@ -144,13 +148,15 @@ class Registry:
                 continue
             try:
                 info.cls.check_files(target, draft if info.uses_draft_file else None)
-            except ConfigError as error:
+            except Exception as error:
                 if suits is Suitability.DRAFT_FILE:
                     raise
-                log.info("strategy %r is passed over: %s", info.name, error)
+                passed_over[info.name] = what_it_says(error)
             else:
                 usable.append(info)
-        return usable
+        for name, why in passed_over.items():
+            log.info("strategy %r is passed over: %s", name, why)
+        return usable, passed_over
 
     def observers(self) -> list[type[Observer]]:
         """Observer classes of all plugins, in the order they were offered; every engine builds its own."""
@@ -246,6 +252,16 @@ def _collect(plugin: object, offer: _Offer) -> None:
 
     manager.hook.specframe_register_strategies(register=take_strategy)
     manager.hook.specframe_register_observers(register=take_observer)
+
+
+def _suitability(info: StrategyInfo, target: Path, draft: Path | None, passed_over: dict[str, str]) -> Suitability:
+    try:
+        return Suitability(info.cls.suitability(target, draft))
+    except Exception as error:
+        if draft is not None and isinstance(error, ConfigError):
+            raise  # the draft file cannot be read
+        passed_over[info.name] = what_it_says(error)
+        return Suitability.UNASKED
 
 
 def _collision(name: str, infos: list[StrategyInfo]) -> str:

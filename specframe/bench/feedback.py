@@ -51,7 +51,7 @@ def form(
         "target model": _file(target),
         "MTP mode": _mtp_mode(members),
         "external model": "none" if draft is None else _file(draft),
-        "strategy": side.label,
+        "strategy": f"auto: {', '.join(member.label for member in members)}" if side.strategy == "auto" else side.label,
         "draft_n_max": _option(members, "n_max", "m"),
         "draft_p_min": _option(members, "p_min"),
         "n_ctx": settings.n_ctx,

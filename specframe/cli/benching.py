@@ -323,7 +323,9 @@ def _show(title: str, headings: tuple[str, ...], rows: tuple[tuple[str, ...], ..
 def report(
     measuring: MeasureFlags,
     *,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", metavar="NAME", help="Draft strategy or combination.")],
+    strategy: Annotated[
+        str, typer.Option("--strategy", "-s", metavar="NAME", help="Draft strategy or combination.")
+    ] = "auto",
     observations: Annotated[str, typer.Option("--observations", metavar="TEXT", help="What you noticed.")] = "",
     as_json: JsonFlag = False,
 ) -> None:

@@ -27,12 +27,12 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
     (
         "strategy",
         str,
-        "none",
+        "auto",
         typer.Option(
             "--strategy",
             "-s",
             metavar="NAME",
-            help="Draft strategy, or several: first-of(a,b), extend(a,b); auto: what suits the files; none: plain.",
+            help="auto: what suits the files; none: plain; a name; or several: first-of(a,b), extend(a,b).",
             rich_help_panel=_RUN,
         ),
     ),
@@ -237,7 +237,7 @@ class ModelFlags:
         flags = cls(**values)
         if flags.strategy == "none" and (flags.draft or flags.option):
             given = "--draft" if flags.draft else "--option"
-            msg = f"{given} needs a strategy to use it; choose one with --strategy (see: specframe strategies)"
+            msg = f"{given} is for a strategy, and --strategy none is plain decoding; leave one of them out"
             raise ConfigError(msg)
         _draft_length(flags.draft_length)
         if flags.n_keep is not None and flags.context_full != "shift":

@@ -87,10 +87,11 @@ def summary(completion: Completion) -> str:
         + (f", first after {stats.ttft_s * 1000:.0f} ms" if stats.ttft_s is not None else "")
         + f"; ended by {completion.stop_detail}"
     ]
-    if completion.strategy != "none":
-        lines.append(f"strategy {completion.strategy}: {_drafting(completion)}")
-        if stats.strategy_reason.startswith("auto"):
-            lines.append(f"chosen by {stats.strategy_reason}")
+    chosen = [f"chosen by {stats.strategy_reason}"] if stats.strategy_reason.startswith("auto") else []
+    if completion.strategy == "none":
+        lines += [f"plain decoding, {line}" for line in chosen]
+    else:
+        lines += [f"strategy {completion.strategy}: {_drafting(completion)}", *chosen]
         if len(stats.strategies) > 1 or any(own.ended for own in stats.strategies.values()):
             lines += [_share(label, own) for label, own in stats.strategies.items()]
         lines.append(f"rollback by {stats.rollback_means}: {_rollbacks(completion)}")

@@ -179,7 +179,7 @@ def combined_drafter(spec: Combination, drafters: Sequence[Drafter | str]) -> Dr
 
     Args:
         spec: The combination.
-        drafters: Those of ``spec.members``, in order; the reason instead where there is none.
+        drafters: Those of ``spec.members``, in order; the reason, as statistics have it, where there is none.
     """
     return _CombinedDrafter(spec, drafters)
 
@@ -189,7 +189,7 @@ class _CombinedDrafter:
         self._name = spec.name
         self._labels = [member.label for member in spec.members]
         self._plan = _compile(spec, spec.members)
-        self._missing = {i: f"target-lacks-needs: {why}" for i, why in enumerate(drafters) if isinstance(why, str)}
+        self._missing = {i: why for i, why in enumerate(drafters) if isinstance(why, str)}
         self._drafters = {i: drafter for i, drafter in enumerate(drafters) if not isinstance(drafter, str)}
         self.layers: Sequence[int] = tuple(sorted({n for drafter in self._drafters.values() for n in drafter.layers}))
         self.processes = any(drafter.processes for drafter in self._drafters.values())

@@ -269,9 +269,10 @@ class Engine:
         if active.request.draft_length == 0:
             active.stats.inactive_reason = "switched-off"
             return
-        drafter = self._drafters.get(spec, used=self._used_strategies())
+        required = active.request.strategy_required
+        drafter = self._drafters.get(spec, used=self._used_strategies(), required=required)
         if isinstance(drafter, str):
-            active.deactivate(f"target-lacks-needs: {drafter}")
+            active.deactivate(drafter)
             return
         active.drafter = drafter
         active.scheduler = self._scheduler

@@ -9,6 +9,7 @@ import attrs
 
 from specframe.core.combination import AnySpec, combined_drafter
 from specframe.core.drafting import Drafter, build_drafter
+from specframe.core.errors import ConfigError, StrategyError
 from specframe.core.ports import Target
 from specframe.core.strategy import StrategyContext, StrategySpec
 
@@ -24,14 +25,19 @@ class DrafterPool:
         self._context = StrategyContext(target=target.info, vocab=target.vocab, services=target.services)
         self.members: dict[StrategySpec, Drafter] = {}
         """What was built, the latest used last; combinations left out: they hold nothing of their own."""
-        self._combined: dict[AnySpec, Drafter] = {}
+        self._combined: dict[tuple[AnySpec, tuple[bool, ...]], Drafter] = {}
+        """By combination, and which of its members are missing."""
+        self._failed: dict[StrategySpec, str] = {}
+        """Why; what took time and memory to fail is not tried for every request."""
 
-    def get(self, spec: AnySpec, *, used: Collection[AnySpec] = ()) -> Drafter | str:
-        """The drafter of ``spec``, or why there is none for this target.
+    def get(self, spec: AnySpec, *, used: Collection[AnySpec] = (), required: bool = True) -> Drafter | str:
+        """The drafter of ``spec``, or the reason why there is none, as statistics have it.
 
         Args:
             spec: What is asked for.
             used: What else must stay open.
+            required: Raise what its set-up, or that of a member, raises, instead of answering with it or doing without
+                the member.
 
         Raises:
             ConfigError: it cannot be set up with its options and files.
@@ -39,34 +45,50 @@ class DrafterPool:
         """
         self._close_idle({spec, *used})
         if isinstance(spec, StrategySpec):
-            return self._member(spec)
-        if spec not in self._combined:
-            members = [self._member(member) for member in spec.members]
-            if all(isinstance(member, str) for member in members):
-                return "; ".join(map(str, members))
-            self._combined[spec] = combined_drafter(spec, members)
-        return self._combined[spec]
+            return self._member(spec, required=required)
+        members = [self._member(member, required=required) for member in spec.members]
+        missing = [member for member in members if isinstance(member, str)]
+        if len(missing) == len(members):
+            return "; ".join(missing)
+        key = (spec, tuple(isinstance(member, str) for member in members))
+        if key not in self._combined:
+            self._combined[key] = combined_drafter(spec, members)
+        return self._combined[key]
 
-    def _member(self, spec: StrategySpec) -> Drafter | str:
+    def _member(self, spec: StrategySpec, *, required: bool) -> Drafter | str:
         lacking = spec.needs & ~self._target.info.provides
         if lacking:
-            return f"{spec.name} needs {', '.join(lacking.names)}"
-        if spec not in self.members:
-            drafter = build_drafter(spec, attrs.evolve(self._context, draft_path=spec.draft_path))
-            try:
-                self._target.enable(spec.needs, drafter.layers)
-            except BaseException:
-                drafter.close()
+            return f"target-lacks-needs: {spec.name} needs {', '.join(lacking.names)}"
+        if spec in self.members:
+            drafter = self.members[spec] = self.members.pop(spec)
+            return drafter
+        if not required and spec in self._failed:
+            return self._failed[spec]
+        try:
+            self.members[spec] = self._set_up(spec)
+        except (ConfigError, StrategyError) as error:
+            if required:
                 raise
-            self.members[spec] = drafter
-        drafter = self.members[spec] = self.members.pop(spec)
-        return drafter
+            self._failed[spec] = f"strategy-error: {error}"
+            return self._failed[spec]
+        return self.members[spec]
 
     def _close_idle(self, used: Collection[AnySpec]) -> None:
         needed = {member for spec in used for member in spec.members}
-        self._combined = {spec: drafter for spec, drafter in self._combined.items() if spec in used}
+        self._combined = {key: drafter for key, drafter in self._combined.items() if key[0] in used}
         for spec in [spec for spec in self.members if spec not in needed][:-MAX_IDLE]:
             self.members.pop(spec).close()
+        for spec in list(self._failed)[:-MAX_IDLE]:
+            del self._failed[spec]
+
+    def _set_up(self, spec: StrategySpec) -> Drafter:
+        drafter = build_drafter(spec, attrs.evolve(self._context, draft_path=spec.draft_path))
+        try:
+            self._target.enable(spec.needs, drafter.layers)
+        except BaseException:
+            drafter.close()
+            raise
+        return drafter
 
     def save(self, seq: int) -> dict[str, bytes]:
         """What the strategies keep of ``seq``, which no request uses, by ``strategy_key``."""

@@ -146,6 +146,8 @@ class Request:
     """None: plain decoding."""
     strategy_reason: str = ""
     """Why this one; repeated in the statistics."""
+    strategy_required: bool = True
+    """Refuse the request when the strategy cannot be set up; False: do without it, or without that part of it."""
     draft_length: int | None = attrs.field(
         default=None,
         converter=_draft_length,

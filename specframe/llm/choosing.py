@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -64,6 +65,13 @@ class Choice:
     """None: plain decoding."""
     reason: str
     """Why this one."""
+    required: bool = True
+    """False: nobody asked for it by name, so what cannot be set up is done without."""
+
+    @property
+    def label(self) -> str:
+        """As ``--strategy`` takes it."""
+        return "none" if self.spec is None else self.spec.label
 
 
 def _checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -85,25 +93,27 @@ class StrategyChooser:
         options: Mapping[str, Any] | None = None,
         draft: Path | None = None,
         target: Path | None = None,
+        looking: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Validate the default. Raises ConfigError."""
-        self._draft, self._target = draft, target
+        """Validate the default; ``looking`` is around every look at the files. Raises ConfigError."""
+        self._draft, self._target, self._looking = draft, target, looking
         self._options = _checked(options)
         self._strategy = strategy
         self._loaded: Mapping[str, Any] | None = None
-        self._choice = self._choose(strategy, self._options)
+        self.default_choice = self._choose(strategy, self._options)
+        """For requests that choose none."""
         self._loaded = {} if self.default is None else self.default.model_options
 
     @property
     def default(self) -> AnySpec | None:
         """The strategy of requests that choose none."""
-        return self._choice.spec
+        return self.default_choice.spec
 
     def choose(self, strategy: StrategyChoice | Unset = UNSET, options: Mapping[str, Any] | None = None) -> Choice:
         """The strategy of one request. Raises ConfigError."""
         given = _checked(options)
-        if strategy is UNSET:
-            return self._choose(self._strategy, {**self._options, **given}) if given else self._choice
+        if strategy is UNSET or (strategy == "auto" and self._strategy == "auto"):
+            return self._choose(self._strategy, {**self._options, **given}) if given else self.default_choice
         return self._choose(strategy, given)
 
     def _choose(self, strategy: StrategyChoice, options: dict[str, Any]) -> Choice:
@@ -151,17 +161,19 @@ class StrategyChooser:
         if self._target is None:
             msg = "strategy 'auto' looks at the file of the model, and there is none; name a strategy"
             raise ConfigError(msg)
-        suitable = plugins.registry().suitable(self._target, self._draft)
+        with self._looking():
+            suitable, passed_over = plugins.registry().suitable(self._target, self._draft)
         from_text = [info for info in suitable if not info.needs and not info.uses_draft_file]
         with_model = [info for info in suitable if info not in from_text and self._is_open_for(info)][:1]
         chosen = [*from_text[:1], *with_model] if with_model else from_text
         specs = [self._spec(info) for info in chosen]
+        but = "".join(f"; not {name}: {why}" for name, why in passed_over.items())
         if not specs:
-            return Choice(None, "auto: no strategy suits these files")
+            return Choice(None, f"auto: no strategy suits these files{but}")
         why = "which the draft file is for" if self._draft else "whose layers are in the model's file"
         reasons = [f"{info.name}{f', {why}' if info in with_model else ' from the text'}" for info in chosen]
         spec = specs[0] if len(specs) == 1 else Combination(Kind.FIRST_OF, tuple(specs))
-        return Choice(spec, f"auto: {' before '.join(reasons)}")
+        return Choice(spec, f"auto: {' before '.join(reasons)}{but}", required=self._draft is not None)
 
     def _spec(self, info: StrategyInfo) -> StrategySpec:
         return StrategySpec.of(info.cls, info.cls.auto_options, self._draft if info.uses_draft_file else None)

@@ -37,6 +37,10 @@ class LLMInfo:
     """Where llama.cpp comes from, and its path."""
     chat_templates: tuple[str, ...]
     """Names of the templates in the file."""
+    strategy: str
+    """What drafts for requests that choose nothing else, as ``strategy=`` takes it; ``none``: plain decoding."""
+    strategy_reason: str
+    """Why."""
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, JSON-ready."""

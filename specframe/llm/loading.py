@@ -17,7 +17,7 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import unused_draft
 from specframe.core.validators import check_whole_number
-from specframe.llm.choosing import StrategyChoice, StrategyChooser
+from specframe.llm.choosing import Choice, StrategyChoice, StrategyChooser
 from specframe.llm.costs import KeptCosts
 from specframe.llm.info import LLMInfo
 from specframe.llm.llm import LLM
@@ -35,7 +35,7 @@ DEFAULT_CTX = 4096
 def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; keyword-only, each with a default
     model: str | os.PathLike[str],
     *,
-    strategy: StrategyChoice = "none",
+    strategy: StrategyChoice = "auto",
     draft: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | None = None,
     n_ctx: int | None = None,
@@ -62,8 +62,8 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
 
     Args:
         model: A GGUF file, or a name of the catalogue (``specframe pull`` lists them).
-        strategy: Draft strategy of all requests that do not choose another: a name, a class, a combination
-            (:func:`first_of`, :func:`extend`), ``"auto"`` for what suits the files, ``"none"`` for plain decoding.
+        strategy: Draft strategy of all requests that do not choose another: ``"auto"`` for what suits the files, a
+            name, a class, a combination (:func:`first_of`, :func:`extend`), ``"none"`` for plain decoding.
         draft: GGUF file with the draft model, for strategies that have one.
         options: Of the strategy.
         n_ctx: Tokens one sequence can hold. Unset: 4096, or what the model was trained with if that is less. More than
@@ -100,7 +100,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     # Here, so that importing specframe loads neither cffi nor anything native.
     from specframe import catalogue, plugins  # noqa: PLC0415
     from specframe.backends.llama.audit import open_exact, settings_key  # noqa: PLC0415
-    from specframe.backends.llama.gguf import inspect  # noqa: PLC0415
+    from specframe.backends.llama.gguf import inspect, inspecting  # noqa: PLC0415
     from specframe.backends.llama.library import load_library  # noqa: PLC0415
     from specframe.backends.llama.model import Model  # noqa: PLC0415
     from specframe.backends.llama.target import LlamaTarget  # noqa: PLC0415
@@ -110,17 +110,19 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     check_whole_number("n_ubatch", n_ubatch, 1)
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
     draft_path = _draft_path(draft)
-    chooser = StrategyChooser(strategy, options, draft_path, path)
-    if draft_path is not None and chooser.default is not None and not chooser.default.uses_draft_file:
-        raise unused_draft(chooser.default.name, draft_path)
     watching = [*(cls() for cls in plugins.registry().observers()), *observers]
     native = load_library(library)
-    validate_target(inspect(path, library=native))
-    wanted = chooser.default
-    needed: Mapping[str, Any] = {}
-    if wanted is not None:
-        wanted.check_files(path)
-        needed = wanted.model_options
+    with inspecting(native):
+        validate_target(inspect(path))
+        chooser = StrategyChooser(strategy, options, draft_path, path, lambda: inspecting(native))
+        wanted = chooser.default
+        needed: Mapping[str, Any] = {}
+        if wanted is not None:
+            if draft_path is not None and not wanted.uses_draft_file:
+                raise unused_draft(wanted.name, draft_path)
+            wanted.check_files(path)
+            needed = wanted.model_options
+    log.info("strategy %s, %s", chooser.default_choice.label, chooser.default_choice.reason)
     checkpoints = _checkpoints(ctx_checkpoints, checkpoint_interval, checkpoint_mib)
     context_options: dict[str, Any] = {
         "n_batch": n_batch,
@@ -160,7 +162,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         return LLM(
             target=target,
             tokenizer=opened.vocab,
-            info=_info(opened, target),
+            info=_info(opened, target, chooser.default_choice),
             chooser=chooser,
             template=lambda: _template(opened, template),
             sampling=sampling,
@@ -219,7 +221,7 @@ def _template(model: Model, given: str | os.PathLike[str] | ChatTemplate | None)
     return ChatTemplate.from_metadata(model.metadata, **texts)
 
 
-def _info(model: Model, target: LlamaTarget) -> LLMInfo:
+def _info(model: Model, target: LlamaTarget, choice: Choice) -> LLMInfo:
     facts, info = model.facts, target.info
     return LLMInfo(
         path=model.path,
@@ -237,4 +239,6 @@ def _info(model: Model, target: LlamaTarget) -> LLMInfo:
         checkpoints=info.checkpoint_place,
         library=f"{model.library.source} ({model.library.path})",
         chat_templates=tuple(sorted(templates_of(model.metadata))),
+        strategy=choice.label,
+        strategy_reason=choice.reason,
     )

@@ -147,6 +147,7 @@ def build_request(
     arguments["sampling"] = sampling_params(given, given.get("sampling", base))
     choice = chooser.choose(given.get("strategy", UNSET), given.get("options"))
     arguments["strategy"], arguments["strategy_reason"] = choice.spec, choice.reason
+    arguments["strategy_required"] = choice.required
     return Request(**arguments)
 
 

@@ -19,7 +19,7 @@ def expected(model: Path, *turns: str, **options: Any) -> str:
     if system:
         messages.append({"role": "system", "content": system})
     said = []
-    with specframe.load(model) as llm:
+    with specframe.load(model, strategy="none") as llm:
         for turn in turns:
             messages.append({"role": "user", "content": turn})
             said.append(llm.chat(messages, max_tokens=6, temperature=0).text)
@@ -59,7 +59,7 @@ def test_commands(cli: Cli, model: Path) -> None:
 def test_templates_from_a_file(cli: Cli, model: Path, tmp_path: Path) -> None:
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[-1].content }}")
-    with specframe.load(model) as llm:
+    with specframe.load(model, strategy="none") as llm:
         plain = llm.generate("hello", max_tokens=6, temperature=0).text
     answer = cli("chat", model, *GREEDY, "--template", template, stdin="hello\n")
     assert answer.out == plain + "\n"

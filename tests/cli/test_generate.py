@@ -21,7 +21,7 @@ GREEDY = ("--temperature", "0", "-n", "12")
 
 
 def test_text_is_that_of_the_python_api(cli: Cli, model: Path) -> None:
-    with specframe.load(model) as llm:
+    with specframe.load(model, strategy="none") as llm:
         expected = llm.generate("abc", max_tokens=12, temperature=0).text
     answer = cli("generate", model, "-p", "abc", *GREEDY)
     assert (answer.code, answer.out) == (0, expected if expected.endswith("\n") else expected + "\n")
@@ -100,18 +100,26 @@ def test_context_is_brought_down_with_a_warning(cli: Cli, model: Path) -> None:
 
 
 def test_statistics_on_request(cli: Cli, model: Path) -> None:
-    assert "12 generated" in cli("generate", model, "-p", "abc", "--stats", *GREEDY).err
+    default = cli("generate", model, "-p", "abc", "--stats", *GREEDY).err
+    assert "12 generated" in default
+    assert "\nstrategy first-of(ngram-k(n=8,m=16),ngram-k4v(n=4,m=8)): " in default
+    assert "\nchosen by auto: ngram-k from the text before ngram-k4v from the text\n" in default
+    plain = cli("generate", model, "-p", "abc", "--stats", "-s", "none", *GREEDY).err
+    assert "12 generated" in plain
+    assert "strategy" not in plain
     drafted = cli("generate", model, "-p", "abcabcabcabc", "-s", "ngram-k", "-o", "n=2", "-v", *GREEDY)
     assert "strategy ngram-k" in drafted.err
-    assert "strategy" not in cli("generate", model, "-p", "abc", "-v", "--no-stats", *GREEDY).err
+    assert "\nstrategy" not in cli("generate", model, "-p", "abc", "-v", "--no-stats", *GREEDY).err
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         (["--top-p", "3"], "top_p"),
-        (["-o", "n=3"], "--option needs a strategy"),
-        (["-d", "x.gguf"], "--draft needs a strategy"),
+        (["-o", "n=3"], "'auto' has none; name the strategy they are for"),
+        (["-s", "none", "-o", "n=3"], "--option is for a strategy, and --strategy none is plain decoding"),
+        (["-s", "none", "-d", "x.gguf"], "--draft is for a strategy"),
+        (["-d", "x.gguf"], "no draft file 'x.gguf'"),
         (["-s", "ngramk"], "'ngram-k'"),
         (["-s", "ngram-k", "-o", "nn=3"], "no option 'nn'"),
         (["-s", "ngram-k", "-o", "n"], "name=value"),

@@ -269,7 +269,7 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
 def test_ten_thousand_tokens_are_the_same_with_drafting(smollm2: Path) -> None:
     # Five at once take a third of the time of one after another.
     prompts = [f"Write a long story about the number {i}, and repeat every sentence twice." for i in range(5)]
-    with specframe.load(smollm2, numerics="exact", n_ctx=2200, parallel=len(prompts)) as llm:
+    with specframe.load(smollm2, strategy="none", numerics="exact", n_ctx=2200, parallel=len(prompts)) as llm:
 
         def answers(**options: Any) -> list[specframe.Completion]:
             streams = [

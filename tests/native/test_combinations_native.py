@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import pytest
 
 import specframe
 from specframe.backends.llama.model import Model
+from specframe.backends.llama.services import LlamaServices
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.combination import Combination, Kind
+from specframe.core.errors import BackendError
 from specframe.core.session import Session
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
@@ -103,7 +105,8 @@ def test_answers_are_plain_decodings_own_token_by_token(zoo: Zoo, name: str) -> 
 
 def test_auto_takes_the_heads_that_are_there(zoo: Zoo) -> None:
     prompt = bytes(PROMPTS[2]).decode()
-    with specframe.load(zoo("qwen35-mtp"), strategy="auto", n_ctx=512) as llm:
+    with specframe.load(zoo("qwen35-mtp"), n_ctx=512) as llm:
+        assert llm.info.strategy == "first-of(ngram-k(n=8,m=16),mtp)"
         done = llm.generate(prompt, max_tokens=64, temperature=0)
         assert done.strategy == "first-of(ngram-k(n=8,m=16),mtp)"
         assert done.stats.strategy_reason.endswith("before mtp, whose layers are in the model's file")
@@ -113,5 +116,23 @@ def test_auto_takes_the_heads_that_are_there(zoo: Zoo) -> None:
         assert (off.stats.drafted, off.stats.inactive_reason) == (0, "switched-off")
         assert max(fixed.stats.scheduler.lengths) == 2
         assert fixed.stats.accepted > 0
-    with specframe.load(zoo("qwen35"), strategy="auto", draft=zoo("mtp-qwen35"), n_ctx=512) as llm:
+    with specframe.load(zoo("qwen35"), draft=zoo("mtp-qwen35"), n_ctx=512) as llm:
         assert llm.generate(prompt, max_tokens=8, temperature=0).strategy == "first-of(ngram-k(n=8,m=16),mtp)"
+
+
+def test_heads_that_cannot_be_set_up_are_done_without_unless_they_were_asked_for(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> NoReturn:
+        raise BackendError("no room for the heads")
+
+    monkeypatch.setattr(LlamaServices, "open_heads", no_room)
+    prompt = bytes(PROMPTS[2]).decode()
+    with specframe.load(zoo("qwen35-mtp"), n_ctx=512) as llm:
+        plain = llm.generate(prompt, max_tokens=24, temperature=0, strategy="none")
+        done = llm.generate(prompt, max_tokens=24, temperature=0, draft_length=4)
+        assert done.tokens == plain.tokens
+        assert done.stats.inactive_reason in {None, "nothing-proposed"}
+        assert "no room for the heads" in str(done.stats.strategies["mtp"].ended)
+        with pytest.raises(specframe.StrategyError, match="no room for the heads"):
+            llm.generate(prompt, strategy="mtp")

@@ -323,7 +323,7 @@ def test_the_files_say_which_strategy_to_take(zoo: Zoo, tmp_path: Path) -> None:
     text = ["ngram-k", "ngram-k4v"]
 
     def suitable(target: Path, draft: Path | None = None) -> list[str]:
-        return [info.name for info in registry.suitable(target, draft)]
+        return [info.name for info in registry.suitable(target, draft)[0]]
 
     assert suitable(zoo("llama")) == suitable(zoo("qwen35")) == text
     assert suitable(zoo("qwen35-mtp")) == ["mtp", *text]

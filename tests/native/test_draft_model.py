@@ -121,5 +121,5 @@ def test_tokens_it_does_not_have_are_refused(zoo: Zoo) -> None:
 
 def test_it_volunteers_for_files_that_were_made_for_nothing_else(zoo: Zoo) -> None:
     registry = Registry.discover(load="")
-    assert registry.suitable(zoo("llama"), zoo("draft-simple"))[0].name == "draft-model"
-    assert registry.suitable(zoo("llama"), zoo("eagle3"))[0].name == "eagle3"
+    assert registry.suitable(zoo("llama"), zoo("draft-simple"))[0][0].name == "draft-model"
+    assert registry.suitable(zoo("llama"), zoo("eagle3"))[0][0].name == "eagle3"

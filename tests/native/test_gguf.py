@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specframe.backends.llama.gguf import MAX_INLINE_ARRAY, GgufFile, LongArray, inspect
+from specframe.backends.llama import gguf
+from specframe.backends.llama.gguf import MAX_INLINE_ARRAY, GgufFile, LongArray, inspect, inspecting
+from specframe.backends.llama.library import Library, load_library
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.validation import validate_loadable, validate_target
 from specframe.core.errors import ConfigError, SpecframeError
@@ -48,6 +50,25 @@ def test_the_tensor_directory_is_read(llama: Path) -> None:
     assert embedding.kind == "f32"
     assert embedding.shape[0] == file.metadata["llama.embedding_length"]
     assert embedding.n_bytes == 4 * embedding.shape[0] * embedding.shape[1]
+
+
+def test_files_are_read_once_and_with_the_given_library_where_that_was_asked_for(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = load_library()
+
+    def other_library() -> Library:
+        raise AssertionError("another library was asked for")
+
+    monkeypatch.setattr(gguf, "load_library", other_library)
+    with inspecting(library):
+        file = inspect(llama)
+        with inspecting(library):
+            assert inspect(llama) is inspect(llama, library=library) is file
+        assert inspect(llama) is file
+    assert inspect(llama, library=library) is not file
+    with pytest.raises(AssertionError, match="another library"):
+        inspect(llama)
 
 
 def test_it_is_frozen(llama: Path) -> None:

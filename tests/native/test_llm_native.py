@@ -23,7 +23,8 @@ CODE = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n
 
 @pytest.fixture(scope="module")
 def smol(smollm2: Path) -> Iterator[LLM]:
-    with specframe.load(smollm2, n_ctx=1024, parallel=3, sampling=specframe.SamplingParams(temperature=0)) as llm:
+    greedy = specframe.SamplingParams(temperature=0)
+    with specframe.load(smollm2, strategy="none", n_ctx=1024, parallel=3, sampling=greedy) as llm:
         yield llm
 
 
@@ -132,7 +133,7 @@ def test_special_tokens_and_round_trips(smol: LLM) -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen35", "gemma4"])
 def test_every_kind_of_memory(zoo: Zoo, name: str) -> None:
     prompt = list(range(20, 40)) * 3
-    with specframe.load(zoo(name), n_ctx=512, parallel=2) as llm:
+    with specframe.load(zoo(name), strategy="none", n_ctx=512, parallel=2) as llm:
         plain = llm.generate(prompt, max_tokens=40, temperature=0, ignore_eos=True)
         drafted = llm.generate(prompt, max_tokens=40, temperature=0, ignore_eos=True, **NGRAM)
         assert drafted.tokens == plain.tokens

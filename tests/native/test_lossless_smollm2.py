@@ -67,7 +67,7 @@ N_TOKENS = 280
 
 @pytest.fixture(scope="module")
 def llm(smollm2: Path) -> Iterator[LLM]:
-    with specframe.load(smollm2, n_ctx=1024) as opened:
+    with specframe.load(smollm2, strategy="none", n_ctx=1024) as opened:
         yield opened
 
 
@@ -131,7 +131,7 @@ def test_different_seeds_give_different_texts_each_its_own_with_drafting(llm: LL
 
 
 def test_three_at_once_say_what_each_says_alone(smollm2: Path) -> None:
-    with specframe.load(smollm2, n_ctx=1024, parallel=3) as together:
+    with specframe.load(smollm2, strategy="none", n_ctx=1024, parallel=3) as together:
         options: dict[str, Any] = {"max_tokens": 64, "temperature": 0.0, "reuse_prefix": False}
         prompts = [CODE, RECORDS, "It was a dark night, and it was a cold night, and"]
         alone = [together.generate(prompt, **options) for prompt in prompts]

@@ -174,7 +174,7 @@ def test_loading_a_model_for_its_heads(zoo: Zoo, target: str, draft: str | None)
 
 
 def test_heads_are_loaded_for_the_strategy_that_was_chosen_only(zoo: Zoo) -> None:
-    with specframe.load(zoo("qwen35-mtp"), n_ctx=256, threads=1) as llm:
+    with specframe.load(zoo("qwen35-mtp"), strategy="none", n_ctx=256, threads=1) as llm:
         assert llm.info.rollback == "snapshot"
         with pytest.raises(ConfigError, match="were not loaded; choose strategy 'mtp' when the model is loaded"):
             llm.generate([1, 2, 3], strategy="mtp")

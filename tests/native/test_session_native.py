@@ -134,10 +134,10 @@ def test_another_model_or_setting_is_refused_by_name(zoo: Zoo, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["llama", "qwen35"])
 def test_llm_saves_and_loads(zoo: Zoo, tmp_path: Path, name: str) -> None:
     path = tmp_path / "prompt.session"
-    with specframe.load(zoo(name), n_ctx=256, threads=1) as llm:
+    with specframe.load(zoo(name), strategy="none", n_ctx=256, threads=1) as llm:
         right = llm.generate(PROMPT, max_tokens=12, temperature=0.0, reuse_prefix=False)
         assert llm.save_session(path, PROMPT) == len(PROMPT) - 1
-    with specframe.load(zoo(name), n_ctx=256, threads=1) as llm:
+    with specframe.load(zoo(name), strategy="none", n_ctx=256, threads=1) as llm:
         assert llm.load_session(path) == len(PROMPT) - 1
         completion = llm.generate(PROMPT, max_tokens=12, temperature=0.0)
         assert completion.stats.cached_tokens == len(PROMPT) - 1

@@ -119,7 +119,7 @@ class Reader:
             "PIP_NO_DEPS": "1",
             "PIP_NO_INDEX": "1",
             "PIP_TARGET": str(site),
-            "PYTHONPATH": str(site),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH")))),
             "TERM": "dumb",
         }
 

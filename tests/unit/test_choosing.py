@@ -160,6 +160,32 @@ def test_auto_puts_the_text_before_what_suits_the_files(registry: Registry) -> N
     assert "which the draft file is for" in with_file.choose().reason
 
 
+def test_auto_says_what_volunteered_and_cannot_work(registry: Registry) -> None:
+    class Stripped(Heads):
+        name = "stripped"
+
+        @classmethod
+        def check_files(cls, target: Path, draft: Path | None) -> None:
+            raise ConfigError("the layers were left out")
+
+    registry.register(Stripped)
+    choice = StrategyChooser("auto", target=TARGET).choose()
+    assert (
+        choice.reason
+        == "auto: ngram-k from the text before ngram-k4v from the text; not stripped: the layers were left out"
+    )
+    assert not choice.required
+
+
+def test_what_was_asked_for_is_required_and_what_auto_found_is_not(registry: Registry) -> None:
+    registry.register(Heads)
+    chooser = StrategyChooser("auto", target=TARGET)
+    assert not chooser.choose().required
+    assert chooser.choose("auto") is chooser.default_choice
+    assert chooser.choose("heads").required
+    assert StrategyChooser("auto", draft=Path("draft.gguf"), target=TARGET).choose().required
+
+
 def test_auto_of_a_request_takes_the_model_as_it_was_opened(registry: Registry) -> None:
     registry.register(Heads)
     plain = StrategyChooser("none", target=TARGET)

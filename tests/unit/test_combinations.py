@@ -10,7 +10,7 @@ import pytest
 
 from specframe.core.combination import AnySpec, Combination, Kind
 from specframe.core.engine import Engine
-from specframe.core.errors import BackendError, ConfigError
+from specframe.core.errors import BackendError, ConfigError, StrategyError
 from specframe.core.history import History, Overlay
 from specframe.core.ports import Need
 from specframe.core.scheduler import Unlimited
@@ -242,6 +242,32 @@ def test_member_that_needs_what_the_target_lacks_is_left_out() -> None:
         ScriptedTarget(), ask(strategy=first_of(StrategySpec.of(Hungry), StrategySpec.of(Hungry, {"length": 1})))
     )
     assert "hungry needs hidden" in str(alone.stats.inactive_reason)
+
+
+def test_member_that_cannot_be_set_up_is_left_out_only_where_nobody_asked_for_it() -> None:
+    class Unlucky(AsBatch):
+        name = "unlucky"
+        built = 0
+
+        def __init__(self, options: Any, context: StrategyContext) -> None:
+            Unlucky.built += 1
+            raise MemoryError("no room for its memory")
+
+    unlucky = StrategySpec.of(Unlucky)
+    both = first_of(unlucky, oracle(RIGHT, 2))
+    why = "strategy-error: draft strategy 'unlucky': set-up() raised MemoryError: no room for its memory"
+    with Engine(ScriptedTarget(), scheduler=Unlimited) as engine:
+        for _ in range(2):
+            completion = engine.submit(ask(strategy=both, strategy_required=False)).result()
+            assert_plain(ScriptedTarget(), ask(), completion)
+            assert completion.stats.accepted > 10
+            assert completion.stats.strategies["unlucky"].ended == why
+        alone = engine.submit(ask(strategy=unlucky, strategy_required=False)).result()
+        assert alone.stats.inactive_reason == why
+        assert Unlucky.built == 1
+        for wanted in (both, unlucky):
+            with pytest.raises(StrategyError, match="no room for its memory"):
+                engine.submit(ask(strategy=wanted))
 
 
 def test_member_whose_memory_cannot_follow_a_shift_leaves_and_the_others_follow() -> None:

@@ -103,6 +103,8 @@ def make(
         checkpoints=None,
         library="",
         chat_templates=(),
+        strategy="none",
+        strategy_reason="",
     )
     return LLM(
         target=target,
@@ -488,11 +490,10 @@ def test_context_lengths(caplog: pytest.LogCaptureFixture) -> None:
             context_length(value, 2048)  # type: ignore[arg-type]
 
 
-def test_load_checks_before_it_opens(tmp_path: Path) -> None:
+def test_load_checks_before_it_opens(tmp_path: Path, zoo: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError):
         specframe.load(tmp_path / "missing.gguf")
-    model = tmp_path / "m.gguf"
-    model.write_bytes(b"GGUF")
+    model = zoo("llama")
     with pytest.raises(ConfigError, match="no draft file"):
         specframe.load(model, draft=tmp_path / "missing")
     draft = tmp_path / "d.gguf"

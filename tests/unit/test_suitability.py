@@ -22,6 +22,7 @@ class _Volunteer(Strategy):
     with_draft: ClassVar[Suitability | None] = None
     wrong: ClassVar[str] = ""
     checked: ClassVar[list[tuple[str, Path, Path | None]]] = []
+    passed_over: ClassVar[dict[str, str]] = {}
 
     def draft(self, request: DraftRequest) -> Sequence[int]:
         del request
@@ -78,7 +79,9 @@ def suitable(*classes: type[Strategy], draft: Path | None = None) -> list[str]:
     for cls in classes:
         registry.register(cls)
     _Volunteer.checked.clear()
-    return [info.name for info in registry.suitable(TARGET, draft)]
+    found, passed_over = registry.suitable(TARGET, draft)
+    _Volunteer.passed_over = passed_over
+    return [info.name for info in found]
 
 
 def test_the_best_reason_comes_first_and_names_decide_between_equal_ones() -> None:
@@ -100,8 +103,49 @@ def test_what_does_not_work_is_passed_over_unless_the_draft_file_decides(caplog:
     with caplog.at_level("INFO"):
         assert suitable(Text, Stripped) == ["a-text"]
     assert "'stripped' is passed over: the layers were left out" in caplog.text
+    assert _Volunteer.passed_over == {"stripped": "the layers were left out"}
     with pytest.raises(ConfigError, match="96 values and not 64"):
         suitable(Text, Narrow, draft=DRAFT)
+
+
+def test_what_fails_to_answer_is_passed_over_like_any_broken_plugin() -> None:
+    class Silly(_Volunteer):
+        name = "silly"
+
+        @classmethod
+        def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+            raise ZeroDivisionError("of zero" if draft is None else "of a draft")
+
+    class Odd(_Volunteer):
+        name = "odd"
+        reason = "very much"  # type: ignore[assignment]
+
+    class Careless(Text):
+        name = "careless"
+
+        @classmethod
+        def check_files(cls, target: Path, draft: Path | None) -> None:
+            raise OSError("no such disk")
+
+    assert suitable(Silly, Odd, Careless, Text) == ["a-text"]
+    assert _Volunteer.passed_over == {
+        "silly": "ZeroDivisionError: of zero",
+        "odd": "ValueError: 'very much' is not a valid Suitability",
+        "careless": "OSError: no such disk",
+    }
+    assert suitable(Silly, Blocks, draft=DRAFT) == ["blocks"]
+
+
+def test_a_draft_file_that_cannot_be_read_is_said_to_be_so() -> None:
+    class Reader(_Volunteer):
+        name = "reader"
+
+        @classmethod
+        def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+            raise ConfigError(f"{draft} is not a GGUF file")
+
+    with pytest.raises(ConfigError, match=r"draft\.gguf is not a GGUF file"):
+        suitable(Reader, Text, draft=DRAFT)
 
 
 def test_a_draft_file_nothing_drafts_with_is_refused() -> None:

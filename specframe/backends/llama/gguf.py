@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -210,12 +212,40 @@ def inspect(path: str | os.PathLike[str], *, library: Library | None = None) -> 
 
     Args:
         path: a GGUF file; of a split model the first part.
-        library: the native library, by default ``load_library()``.
+        library: the native library, by default that of :func:`inspecting`, or else ``load_library()``.
 
     Raises:
         ConfigError: there is no such file, it is not GGUF, it is damaged, truncated, or not the first part.
     """
-    library = library or load_library()
+    once = _once.get()
+    if once is None or (library is not None and library.lib is not once.library.lib):
+        return _inspect(path, library or load_library())
+    if (key := os.fspath(path)) not in once.files:
+        once.files[key] = _inspect(path, once.library)
+    return once.files[key]
+
+
+@attrs.frozen
+class _Once:
+    library: Library
+    files: dict[str, GgufFile] = attrs.field(factory=dict)
+
+
+_once: ContextVar[_Once | None] = ContextVar("_once", default=None)
+
+
+@contextmanager
+def inspecting(library: Library) -> Iterator[None]:
+    """Inside, files are read with ``library``, and each of them once: strategies look at the same ones in turn."""
+    outer = _once.get()
+    token = _once.set(outer if outer is not None and outer.library.lib is library.lib else _Once(library))
+    try:
+        yield
+    finally:
+        _once.reset(token)
+
+
+def _inspect(path: str | os.PathLike[str], library: Library) -> GgufFile:
     first = _read_part(library, _existing(Path(path)))
     number, count = first.integer("split.no") or 0, first.integer("split.count") or 1
     if count <= 1:
