@@ -128,6 +128,8 @@ class LLM:
     ) -> None:
         """Take ownership of ``target`` and of what ``close_model`` closes, and set up the strategy of all requests.
 
+        One that was not asked for by name or with a draft file waits until a request uses it.
+
         Raises:
             ConfigError: the strategy cannot be set up with its options and files.
             StrategyError: its set-up failed.
@@ -145,9 +147,10 @@ class LLM:
         # At interpreter exit nothing is freed (the operating system does that), but everything comes to rest.
         self._finalizer.atexit = False
         _open.add(self._parts)
-        if (default := self._chooser.default) is not None:
+        default = self._chooser.default_choice
+        if default.spec is not None and default.required:
             try:
-                self._engine.prepare(default)
+                self._engine.prepare(default.spec)
             except BaseException:
                 self.close()
                 raise
