@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from specframe.backends.llama.validation import validate_target
 from specframe.backends.llama.vocab_difference import vocabulary_difference
 from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
+from specframe.core.strategy import AnyStrategyClass
 from specframe.llm.choosing import Choice, StrategyChooser
-from specframe.plugin_info import StrategyInfo
 
 
 @attrs.frozen
@@ -64,25 +64,46 @@ def check_files(target: Path, *, draft: Path | None = None, strategy: str | None
     Args:
         target: A GGUF file.
         draft: A draft model to check against it.
-        strategy: Only this one, which then has to work; otherwise all are listed.
+        strategy: Only this one, as ``load`` takes it, which then has to work; otherwise all are listed.
 
     Raises:
-        ConfigError: There is no such strategy. Files that cannot be used are reported, not raised.
+        ConfigError: There is no such strategy, or it has no such option. Files that cannot be used are reported, not
+            raised.
     """
-    registry = plugins.registry()
-    wanted = [] if strategy == "none" else registry.strategies() if strategy is None else [registry.info(strategy)]
+    wanted = _wanted(strategy, target, draft) if strategy != "auto" else []
     checks: list[Check] = []
-    try:
-        file = inspect(target)
-        validate_target(file)
-    except ConfigError as error:
-        return Report(target, draft, strategy, (Check("target", False, str(error)),))
-    checks.append(Check("target", True, f"{file.arch}, {file.size_bytes / 1e6:.0f} MB, {len(file.tensors)} tensors"))
-    checks.append(_template_check(file))
-    if draft is not None:
-        checks += _draft_checks(file, draft, wanted)
-    checks += [_strategy_check(file, info, draft, decides=strategy is not None) for info in wanted]
-    return Report(target, draft, strategy, tuple(checks))
+    with inspecting(load_library()):
+        try:
+            file = inspect(target)
+            validate_target(file)
+        except ConfigError as error:
+            return Report(target, draft, strategy, (Check("target", False, str(error)),))
+        size = f"{file.size_bytes / 1e6:.0f} MB"
+        checks += [
+            Check("target", True, f"{file.arch}, {size}, {len(file.tensors)} tensors"),
+            _template_check(file),
+        ]
+        if strategy == "auto":
+            try:
+                choice = StrategyChooser("auto", None, draft, target).default_choice
+            except ConfigError as error:
+                return Report(target, draft, strategy, (*checks, Check("strategy auto", False, str(error))))
+            checks.append(Check("strategy auto", True, f"{choice.label}, {choice.reason.removeprefix('auto: ')}"))
+            wanted = [] if choice.spec is None else [member.cls for member in choice.spec.members]
+        if draft is not None:
+            checks += _draft_checks(file, draft, wanted)
+        alone = strategy is None or not any(cls.uses_draft_file for cls in wanted)
+        for cls in wanted:
+            given = draft if alone or cls.uses_draft_file else None
+            checks.append(_strategy_check(file, cls, given, decides=strategy is not None))
+        return Report(target, draft, strategy, tuple(checks))
+
+
+def _wanted(strategy: str | None, target: Path, draft: Path | None) -> list[AnyStrategyClass]:
+    if strategy is None:
+        return [info.cls for info in plugins.registry().strategies()]
+    spec = StrategyChooser(strategy, None, draft, target).default
+    return [] if spec is None else [member.cls for member in spec.members]
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -135,9 +156,9 @@ def _template_check(file: GgufFile) -> Check:
     return Check("chat template", True, ", ".join(sorted(templates_of(file.metadata))))
 
 
-def _draft_checks(target: GgufFile, path: Path, wanted: list[StrategyInfo]) -> Iterator[Check]:
-    if not any(info.uses_draft_file for info in wanted):
-        names = ", ".join(info.name for info in wanted) or "none"
+def _draft_checks(target: GgufFile, path: Path, wanted: Sequence[AnyStrategyClass]) -> Iterator[Check]:
+    if not any(cls.uses_draft_file for cls in wanted):
+        names = ", ".join(cls.name for cls in wanted) or "none"
         yield Check("draft", False, f"no strategy asked for uses a draft file ({names})")
         return
     try:
@@ -150,20 +171,20 @@ def _draft_checks(target: GgufFile, path: Path, wanted: list[StrategyInfo]) -> I
     yield Check("draft vocabulary", difference is None, difference or "the same as the target's")
 
 
-def _strategy_check(file: GgufFile, info: StrategyInfo, draft: Path | None, *, decides: bool) -> Check:
-    lacking = info.cls.needs & ~provides(file.arch)
-    subject = f"strategy {info.name}"
+def _strategy_check(file: GgufFile, cls: AnyStrategyClass, draft: Path | None, *, decides: bool) -> Check:
+    lacking = cls.needs & ~provides(file.arch)
+    subject = f"strategy {cls.name}"
     if lacking:
         names = ", ".join(lacking.names)
         return Check(subject, False, f"needs {names} of the target, which {file.arch} does not provide", decides)
-    if draft is not None and not info.uses_draft_file:
+    if draft is not None and not cls.uses_draft_file:
         return Check(subject, not decides, "uses no draft file, but one was given", decides)
     try:
-        info.cls.check_files(file.path, draft)
+        cls.check_files(file.path, draft)
     except ConfigError as error:
         return Check(subject, False, str(error), decides)
     return Check(
-        subject, True, "needs nothing but tokens" if not info.needs else "the target provides what it needs", decides
+        subject, True, "needs nothing but tokens" if not cls.needs else "the target provides what it needs", decides
     )
 
 

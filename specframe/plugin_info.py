@@ -10,13 +10,13 @@ from typing import Any
 
 import attrs
 
-from specframe.core.combination import Kind
+from specframe.core.combination import Join
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 from specframe.core.strategy import AnyStrategyClass, BatchStrategy, Strategy
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_RESERVED = frozenset({"none", "auto", *(kind.value for kind in Kind)})  # plain decoding, a choice, combinations
+_RESERVED = frozenset({"none", "auto", *(kind.value for kind in Join)})  # plain decoding, a choice, combinations
 
 
 @attrs.frozen(kw_only=True)

@@ -130,11 +130,11 @@ def _widths(audit: Audit | None) -> str:
         rows = sorted((row.width, row.cost_s * 1e3) for row in audit.rows if row.context == context)
         axes.plot(*zip(*rows, strict=True), marker="o", markersize=3, label=f"{context} tokens held")
     single = [row.cost_s * 1e3 for row in audit.rows if row.width == 1]
-    widest, dearest = max(row.width for row in audit.rows), max(row.cost_s for row in audit.rows) * 1e3
+    widest, costliest = max(row.width for row in audit.rows), max(row.cost_s for row in audit.rows) * 1e3
     axes.plot((1, widest), (single[0], single[0] * widest), linestyle=":", color="gray", label="one row at a time")
     axes.set_xlabel("rows")
     axes.set_ylabel("milliseconds")
-    axes.set_ylim(0, 1.1 * dearest)
+    axes.set_ylim(0, 1.1 * costliest)
     axes.legend(fontsize="small")
     return _svg(axes)
 

@@ -16,6 +16,7 @@ from specframe.bench import wrong
 from specframe.bench.wrong import AlwaysWrong
 from specframe.core.errors import ConfigError
 from specframe.core.strategy import StrategySpec
+from specframe.core.validators import parse_draft_length
 from specframe.llm.choosing import Combined, StrategyChooser
 from specframe.llm.choosing import parse as parse_strategy
 
@@ -79,7 +80,9 @@ class Side:
             name = "none" if given.name == "plain" else given.name
             side = cls(strategy=name, options=given.options, fixed=text.endswith("()"))
         if at:
-            side = attrs.evolve(side, draft_length=_length(length, side))
+            if side.strategy == "none":
+                raise ConfigError("plain decoding has no draft length")
+            side = attrs.evolve(side, draft_length=parse_draft_length(f"the draft length of {side.label}", length))
         if draft is not None and any(spec.draft_path is not None for spec in side.members(draft, model)):
             side = attrs.evolve(side, draft=str(draft))
         return side.checked(model)
@@ -151,14 +154,6 @@ class Side:
 
 
 PLAIN = Side()
-
-
-def _length(text: str, side: Side) -> int | str:
-    if side.strategy == "none":
-        raise ConfigError("plain decoding has no draft length")
-    if text.isdigit() or text in {"auto", "off"}:
-        return int(text) if text.isdigit() else text
-    raise ConfigError(f"the draft length of {side.label} is a whole number, auto or off, not {text!r}")
 
 
 def parse_values(text: str) -> tuple[Any, ...]:

@@ -95,7 +95,8 @@ def check(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A GGUF file, or a name of the catalogue.")],
     draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="FILE", help="Draft model.")] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", "-s", metavar="NAME", help="Only this strategy; unset: all.")
+        str | None,
+        typer.Option("--strategy", "-s", metavar="NAME", help="Only this one, or combination; unset: all."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from specframe.cli.command import cli_parameter
 from specframe.core.errors import ConfigError
+from specframe.core.validators import parse_draft_length
 
 if TYPE_CHECKING:
     from specframe.core.sampling import SamplingParams
@@ -239,7 +240,7 @@ class ModelFlags:
             given = "--draft" if flags.draft else "--option"
             msg = f"{given} is for a strategy, and --strategy none is plain decoding; leave one of them out"
             raise ConfigError(msg)
-        _draft_length(flags.draft_length)
+        parse_draft_length("--draft-length", flags.draft_length)
         if flags.n_keep is not None and flags.context_full != "shift":
             msg = "--n-keep says what a shift keeps; add --context-full shift, or leave it out"
             raise ConfigError(msg)
@@ -249,7 +250,7 @@ class ModelFlags:
         """What every answer is asked for with."""
         options: GenerateOptions = {
             "sampling": sampling,
-            "draft_length": _draft_length(self.draft_length),
+            "draft_length": parse_draft_length("--draft-length", self.draft_length),
             "max_tokens": self.max_tokens,
             "stop": self.stop or (),
             "context_full": self.context_full,
@@ -290,12 +291,3 @@ class ModelFlags:
             library=self.library,
             template=template,
         )
-
-
-def _draft_length(text: str) -> int | Literal["auto"]:
-    if text == "auto":
-        return "auto"
-    if text.isdecimal() or text == "off":
-        return 0 if text == "off" else int(text)
-    msg = f"--draft-length must be a whole number >= 0, auto or off, not {text!r}"
-    raise ConfigError(msg)

@@ -25,7 +25,7 @@ from specframe.core.strategy import DraftRequest, Outcome, Proposal, StrategySpe
 log = logging.getLogger(__name__)
 
 
-class Kind(enum.Enum):
+class Join(enum.Enum):
     """How a combination drafts."""
 
     FIRST_OF = "first-of"
@@ -38,14 +38,14 @@ class Kind(enum.Enum):
 class Combination:
     """Strategies, or combinations, that draft together. Hashable. Raises ConfigError when they cannot."""
 
-    kind: Kind
+    kind: Join
     parts: tuple[AnySpec, ...]
 
     def __attrs_post_init__(self) -> None:
         if len(self.parts) < 2:  # noqa: PLR2004 -- two are a combination
             msg = f"{self.kind.value} takes two strategies or more, not {len(self.parts)}"
             raise ConfigError(msg)
-        if self.kind is Kind.EXTEND:
+        if self.kind is Join.EXTEND:
             for part in self.parts[1:]:
                 for member in part.members:
                     if not member.continues:
@@ -171,7 +171,7 @@ def _compile(spec: AnySpec, members: Sequence[StrategySpec]) -> _Node:
     if isinstance(spec, StrategySpec):
         return _Member(members.index(spec))
     nodes = tuple(_compile(part, members) for part in spec.parts)
-    return _FirstOf(nodes) if spec.kind is Kind.FIRST_OF else _Extend(nodes)
+    return _FirstOf(nodes) if spec.kind is Join.FIRST_OF else _Extend(nodes)
 
 
 def combined_drafter(spec: Combination, drafters: Sequence[Drafter | str]) -> Drafter:

@@ -70,7 +70,7 @@ class CostAware:
     def limits(self, batch: Sequence[Candidate]) -> list[int]:
         """Ask strategies whose guesses cost next to nothing, and others where that is expected to pay."""
         limits = dict.fromkeys((c.seq for c in batch), 0)
-        dear: dict[str, list[Candidate]] = {}
+        costly: dict[str, list[Candidate]] = {}
         self._dear.clear()
         self._spent_s = 0.0
         target = self._target(batch)
@@ -85,8 +85,8 @@ class CostAware:
             elif call.value <= _CHEAP * target.scale.value:
                 limits[c.seq] = min(c.budget, LONGEST)
             else:
-                dear.setdefault(track.key, []).append(c)
-        for key, group in dear.items():
+                costly.setdefault(track.key, []).append(c)
+        for key, group in costly.items():
             whole = self._batch(batch, {})
             if whole.comparable:  # else plain steps come first, to know what a row costs
                 asked = self._worth_asking(whole, key, group)

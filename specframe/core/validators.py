@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -56,6 +56,17 @@ def check_whole_number(
         span = f"[{low if low is not None else '-inf'}, {high if high is not None else 'inf'}]"
         msg = f"{name} must be a whole number in {span}, not {value!r}{'; ' + way_out if way_out else ''}"
         raise ConfigError(msg)
+
+
+def parse_draft_length(name: str, text: str) -> int | Literal["auto", "off"]:
+    """A draft length as a request takes it, from text. Raises ConfigError."""
+    words: Mapping[str, Literal["auto", "off"]] = {"auto": "auto", "off": "off"}
+    if text in words:
+        return words[text]
+    if text.isdecimal():
+        return int(text)
+    msg = f"{name} must be a whole number >= 0, auto or off, not {text!r}"
+    raise ConfigError(msg)
 
 
 def elements(name: str, value: object) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from specframe import plugins
-from specframe.core.combination import AnySpec, Combination, Kind
+from specframe.core.combination import AnySpec, Combination, Join
 from specframe.core.errors import ConfigError
 from specframe.core.strategy import AnyStrategyClass, StrategySpec
 from specframe.llm.unset import UNSET, Unset
@@ -30,7 +30,7 @@ class Named:
 class Combined:
     """Strategies to combine; made by :func:`first_of` and :func:`extend`."""
 
-    kind: Kind
+    kind: Join
     parts: tuple[StrategyChoice, ...]
 
 
@@ -46,7 +46,7 @@ def first_of(*strategies: StrategyChoice) -> Combined:
 
         specframe.load(model, strategy=specframe.first_of("ngram-k(n=8,m=16)", "mtp"))
     """
-    return Combined(Kind.FIRST_OF, strategies)
+    return Combined(Join.FIRST_OF, strategies)
 
 
 def extend(*strategies: StrategyChoice) -> Combined:
@@ -54,7 +54,7 @@ def extend(*strategies: StrategyChoice) -> Combined:
 
     All but the first must be able to: those that draft from text are.
     """
-    return Combined(Kind.EXTEND, strategies)
+    return Combined(Join.EXTEND, strategies)
 
 
 @attrs.frozen
@@ -172,7 +172,7 @@ class StrategyChooser:
             return Choice(None, f"auto: no strategy suits these files{but}")
         why = "which the draft file is for" if self._draft else "whose layers are in the model's file"
         reasons = [f"{info.name}{f', {why}' if info in with_model else ' from the text'}" for info in chosen]
-        spec = specs[0] if len(specs) == 1 else Combination(Kind.FIRST_OF, tuple(specs))
+        spec = specs[0] if len(specs) == 1 else Combination(Join.FIRST_OF, tuple(specs))
         return Choice(spec, f"auto: {' before '.join(reasons)}{but}", required=self._draft is not None)
 
     def _spec(self, info: StrategyInfo) -> StrategySpec:
@@ -215,7 +215,8 @@ class _Reader:
         name = self._match(_NAME)
         if not name:
             raise self.error("the name of a strategy")
-        kind = next((kind for kind in Kind if kind.value == name), None)
+        # As Python spells it, too.
+        kind = next((kind for kind in Join if kind.value == name.replace("_", "-")), None)
         if kind is not None and not self._text.startswith("(", self._at):
             raise self.error(f"the strategies of {name} in parentheses")
         if not self._take("("):

@@ -1,31 +1,12 @@
-"""What options of built-in strategies have in common: validators, and those of a draft model."""
+"""What options of built-in strategies have in common: those of a draft model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-
-def whole_number(low: int, high: int) -> Callable[[Any, attrs.Attribute[int], object], None]:
-    """Validator of an attrs field: a whole number from ``low`` to ``high``. Raises ValueError that names the option."""
-
-    def check(_: object, field: attrs.Attribute[int], value: object) -> None:
-        # bool is a subclass of int, and `n=true` on a command line is a mistake.
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            msg = f"option {field.name!r} must be a whole number from {low} to {high}, not {value!r}"
-            raise ValueError(msg)
-
-    return check
-
-
-def fraction(_: object, field: attrs.Attribute[float], value: object) -> None:
-    """Validator of an attrs field: a number from 0 to 1. Raises ValueError that names the option."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        msg = f"option {field.name!r} must be a number from 0 to 1, not {value!r}"
-        raise ValueError(msg)
-
+from specframe.core.validators import finite, whole_number
 
 #: Most tokens that may be asked of a draft model at once.
 MAX_DRAFT = 64
@@ -41,7 +22,7 @@ class ModelOptions:
         default=0, validator=whole_number(0, MAX_DRAFT), metadata={"doc": "drafts shorter than this are dropped"}
     )
     p_min: float = attrs.field(
-        default=0.0, validator=fraction, metadata={"doc": "a draft ends before a token less probable than this"}
+        default=0.0, validator=finite(0, 1), metadata={"doc": "a draft ends before a token less probable than this"}
     )
     type_k: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft's keys"})
     type_v: str = attrs.field(default="f16", metadata={"doc": "memory format of the draft's values"})

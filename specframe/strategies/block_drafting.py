@@ -13,7 +13,8 @@ from typing_extensions import override
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
 from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
-from specframe.strategies._options import MAX_DRAFT, ModelOptions, in_place, whole_number
+from specframe.core.validators import whole_number
+from specframe.strategies._options import MAX_DRAFT, ModelOptions, in_place
 from specframe.strategies._rows import most_waiting
 from specframe.strategies.held_features import HeldFeatures
 from specframe.strategies.model_backed import ModelBacked

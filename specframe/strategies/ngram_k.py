@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from specframe.core.history import History
 from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
+from specframe.core.validators import whole_number
 from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, NgramStrategy, n_common
-from specframe.strategies._options import whole_number
 
 
 @attrs.frozen(kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from specframe.core.combination import AnySpec, Combination, Kind
+from specframe.core.combination import AnySpec, Combination, Join
 from specframe.core.ports import Rollback
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
@@ -144,7 +144,7 @@ def drafters(tape: Sequence[int], data: st.DataObject) -> st.SearchStrategy[AnyS
 
 
 def _combinations(parts: st.SearchStrategy[AnySpec]) -> st.SearchStrategy[AnySpec]:
-    return st.builds(Combination, st.sampled_from(Kind), st.lists(parts, min_size=2, max_size=3).map(tuple))
+    return st.builds(Combination, st.sampled_from(Join), st.lists(parts, min_size=2, max_size=3).map(tuple))
 
 
 def _single_drafters(tape: Sequence[int], data: st.DataObject) -> st.SearchStrategy[StrategySpec]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,30 +17,13 @@ from typing_extensions import override
 from specframe.core.errors import BackendError, ClosedError, ConfigError, RollbackError
 from specframe.core.ports import BatchEntry, Checkpoint, Decoded, Logits, Need, Rollback, Target, TargetInfo
 from specframe.core.sampling import SamplingParams
+from specframe.testing.batch_rules import check_batch
 from specframe.testing.errors import ContractError
 from specframe.testing.faults import Call, Fault, FaultPlan, When
 from specframe.testing.memory import Memory, MemoryCheckpoint, extend_hash
+from specframe.testing.rows import LogitsFunction, Rows
 from specframe.testing.sampler import Grammar, ScriptedSampler
 from specframe.testing.vocabulary import ScriptedVocab, letter_pieces
-
-#: ``context -> row``: all tokens up to and including the one whose row is wanted; the answer has ``n_vocab`` numbers.
-LogitsFunction: TypeAlias = Callable[[Sequence[int]], "Sequence[float] | npt.NDArray[np.float32]"]
-
-_U64: TypeAlias = npt.NDArray[np.uint64]
-
-#: What a forced token of a script is given on top of its logit.
-_FORCED = 1000.0
-
-
-def _mix(x: _U64) -> _U64:
-    """Splitmix64's finalizer: turns neighbouring integers into unrelated ones."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
-
-
-def _is_token(token: object, n_vocab: int) -> bool:
-    return isinstance(token, int | np.integer) and not isinstance(token, bool) and bool(0 <= token < n_vocab)
 
 
 class ScriptedTarget(Target):
@@ -127,11 +109,9 @@ class ScriptedTarget(Target):
         )
         depth = rollback_depth if rollback is Rollback.BOUNDED else 0
         self._memories = [Memory(seq, rollback, depth, seed, exact_width, silent_cuts) for seq in range(n_seq)]
-        self._seed = seed
-        self._spread = spread
-        self._order = order
-        self._logits_fn = logits_fn
-        self._forced = self._follow(scripts, seed)
+        self._model = Rows(
+            n_vocab=len(pieces), seed=seed, spread=spread, order=order, logits_fn=logits_fn, scripts=scripts
+        )
         self._grammars = dict(grammars or {})
         self._newest_only = newest_checkpoint_only
         self._room = checkpoint_room
@@ -141,7 +121,6 @@ class ScriptedTarget(Target):
         self._layers: set[int] = set()
         self._newest: dict[int, weakref.ref[MemoryCheckpoint]] = {}
         self._rows: npt.NDArray[np.float32] | None = None
-        self._ids = np.arange(1, len(pieces) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._closed = False
         self._faults = FaultPlan()
         for fault in faults:
@@ -189,7 +168,7 @@ class ScriptedTarget(Target):
         state = self._memories[0].states[0]
         for token in context:
             state = extend_hash(state, token)
-        return self._make_row(context, state)
+        return self._model.of(context, state)
 
     # -- the Target protocol -----------------------------------------------------------------------------------------
 
@@ -206,7 +185,7 @@ class ScriptedTarget(Target):
     @override
     def decode(self, batch: Sequence[BatchEntry]) -> None:
         self._open("decode")
-        self._check(batch)
+        check_batch(self._info, batch, lambda seq: self._memory(seq).n_past)
         self.calls.append(Call("decode", None, tuple(batch)))
         # A view handed out before is worthless from here on: make every use of it visible.
         if self._rows is not None:
@@ -225,7 +204,7 @@ class ScriptedTarget(Target):
                 memory.push(entry.tokens[:written], len(entry.tokens))
             first = entry.pos + len(entry.tokens) - entry.n_outputs
             rows += [
-                self._make_row(memory.tokens[: pos + 1], memory.states[pos + 1])
+                self._model.of(memory.tokens[: pos + 1], memory.states[pos + 1])
                 for pos in range(first, entry.pos + written)
             ]
         if fault is not None:
@@ -342,13 +321,13 @@ class ScriptedTarget(Target):
     @property
     @override
     def identity(self) -> Mapping[str, object]:
-        info = self._info
+        model = self._model
         return {
-            "seed": self._seed,
-            "spread": self._spread,
-            "order": self._order,
-            "n_vocab": info.n_vocab,
-            "n_ctx": info.n_ctx,
+            "seed": model.seed,
+            "spread": model.spread,
+            "order": model.order,
+            "n_vocab": model.n_vocab,
+            "n_ctx": self._info.n_ctx,
         }
 
     @override
@@ -421,66 +400,3 @@ class ScriptedTarget(Target):
             self._lasting.add(saved)
         else:
             self._newest[saved.seq] = weakref.ref(saved)
-
-    def _check(self, batch: Sequence[BatchEntry]) -> None:
-        """Everything that can be wrong with a batch, before anything changes."""
-        info = self._info
-        wrong: str | None = None
-        seqs = [entry.seq for entry in batch]
-        n_tokens = sum(len(entry.tokens) for entry in batch)
-        n_rows = sum(entry.n_outputs for entry in batch)
-        if not batch or not all(len(entry.tokens) for entry in batch):
-            wrong = "a batch and each of its entries need at least one token"
-        elif len(set(seqs)) != len(seqs):
-            wrong = f"a sequence appears twice in one batch: {seqs}"
-        elif n_tokens > info.n_batch:
-            wrong = f"{n_tokens} tokens in one batch, n_batch is {info.n_batch}"
-        elif n_rows > info.max_outputs:
-            wrong = f"{n_rows} logits rows in one batch, at most {info.max_outputs} are possible"
-        if wrong is None:
-            wrong = next((fault for fault in map(self._entry_fault, batch) if fault), None)
-        if wrong is not None:
-            raise ConfigError(wrong)
-
-    def _entry_fault(self, entry: BatchEntry) -> str | None:
-        memory, n = self._memory(entry.seq), len(entry.tokens)
-        if entry.pos != memory.n_past:
-            return f"sequence {entry.seq} holds {memory.n_past} tokens, but the batch starts at position {entry.pos}"
-        if entry.pos + n > self._info.n_ctx:
-            return f"sequence {entry.seq}: {entry.pos} + {n} tokens do not fit n_ctx {self._info.n_ctx}"
-        if not 0 <= entry.n_outputs <= n:
-            return f"sequence {entry.seq}: {entry.n_outputs} logits rows wanted of {n} tokens"
-        for token in entry.tokens:
-            if not _is_token(token, self._info.n_vocab):
-                return f"sequence {entry.seq}: {token!r} is not a token of a vocabulary of {self._info.n_vocab}"
-        return None
-
-    def _follow(self, scripts: Iterable[Sequence[int]], seed: int) -> dict[int, int]:
-        forced: dict[int, int] = {}
-        for script in scripts:
-            state = Memory(0, Rollback.TRUNCATE, 0, seed).states[0]
-            for token in script:
-                forced.setdefault(state, token)
-                state = extend_hash(state, token)
-        return forced
-
-    def _make_row(self, context: Sequence[int], state: int) -> Logits:
-        if self._logits_fn is not None:
-            row = np.asarray(self._logits_fn(tuple(context)), dtype=np.float32).copy()
-            if row.shape != (self._info.n_vocab,):
-                msg = f"logits_fn gave {row.shape} for a vocabulary of {self._info.n_vocab}"
-                raise ContractError(msg)
-        else:
-            row = self._noise(state)
-            if self._order is not None:
-                local = self._seed
-                for token in context[len(context) - min(self._order, len(context)) :]:
-                    local = extend_hash(local, token)
-                row = self._noise(local) + np.float32(0.01) * row
-        if state in self._forced:
-            row[self._forced[state]] += np.float32(_FORCED)
-        return row
-
-    def _noise(self, state: int) -> npt.NDArray[np.float32]:
-        bits = _mix(self._ids ^ np.uint64(state))
-        return ((bits >> np.uint64(40)).astype(np.float32) * np.float32(self._spread / 2**24)).astype(np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from specframe.core.combination import AnySpec, Combination, Kind
+from specframe.core.combination import AnySpec, Combination, Join
 from specframe.core.engine import Engine
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Rollback
@@ -173,7 +173,7 @@ class _Check:
             return [request.history[-1], request.history[0]][: request.budget]
 
         probed, another = self._spec, StrategySpec.of(Arbitrary, {"choose": guess})
-        self._spec = Combination(Kind.EXTEND, (another, probed))
+        self._spec = Combination(Join.EXTEND, (another, probed))
         try:
             requests = [self._request(prompt) for prompt in ((1,), (1, 2, 3, 1, 2, 3, 1, 2), tuple(range(11)) * 3)]
             self._compare({"n_seq": 3}, requests)

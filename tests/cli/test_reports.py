@@ -66,6 +66,33 @@ def test_info(cli: Cli, zoo: Zoo) -> None:
     assert draft["metadata"]["dflash.selector_top_k"] == 6
 
 
+@pytest.mark.parametrize(
+    ("target", "draft", "strategy", "subjects"),
+    [
+        ("llama", None, "ngram-k(n=4,m=8)", ["ngram-k"]),
+        ("qwen35", "mtp-qwen35", "first-of(ngram-k(n=8),mtp)", ["ngram-k", "mtp"]),
+        ("qwen35-mtp", None, "auto", ["auto", "ngram-k", "mtp"]),
+        ("llama", "draft-simple", "auto", ["auto", "ngram-k", "draft-model"]),
+        ("llama", None, "none", []),
+    ],
+)
+def test_check_takes_what_generate_takes(
+    cli: Cli, zoo: Zoo, target: str, draft: str | None, strategy: str, subjects: list[str]
+) -> None:
+    answer = cli("check", zoo(target), "-s", strategy, *(() if draft is None else ("-d", zoo(draft))), "--json")
+    assert answer.code == 0
+    found = [entry["subject"] for entry in answer.document["checks"] if entry["subject"].startswith("strategy")]
+    assert found == [f"strategy {name}" for name in subjects]
+
+
+def test_check_says_what_is_wrong_with_a_member(cli: Cli, zoo: Zoo) -> None:
+    answer = cli("check", zoo("llama"), "-s", "first-of(ngram-k,mtp)")
+    assert (answer.code, "ok  strategy ngram-k" in answer.out, "NO  strategy mtp: " in answer.out) == (2, True, True)
+    assert "no option 'q'" in cli("check", zoo("llama"), "-s", "ngram-k(q=1)").err
+    answer = cli("check", zoo("llama"), "-s", "auto", "-d", zoo("mtp-qwen35"))
+    assert (answer.code, "NO  strategy auto: " in answer.out) == (2, True)
+
+
 def test_check_usable(cli: Cli, zoo: Zoo) -> None:
     document = cli("check", zoo("llama"), "--json").document
     assert document["usable"] is True

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from typing_extensions import override
 
-from specframe.core.combination import Combination, Kind
+from specframe.core.combination import Combination, Join
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
@@ -42,8 +42,8 @@ def test_honest_strategies_pass(strategy: AnyStrategyClass) -> None:
     assert report.accepted <= report.verified <= report.drafted
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_a_combination_is_checked_like_a_strategy(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", Join)
+def test_a_combination_is_checked_like_a_strategy(kind: Join) -> None:
     inner = Combination(kind, (StrategySpec.of(NgramK, {"n": 4}), StrategySpec.of(AsBatch)))
     report = check_strategy(Combination(kind, (inner, StrategySpec.of(NgramK4V, {"n": 2, "m": 3}))))
     assert report.strategy == f"{kind.value}({kind.value}(ngram-k(n=4),as-batch),ngram-k4v(n=2,m=3))"
@@ -61,7 +61,7 @@ class _OverrunsBehindAnother(Strategy):
 
 def test_a_broken_member_is_found_in_a_combination() -> None:
     with pytest.raises(StrategyContractError, match=r"'first-of.*at most request.budget"):
-        check_strategy(Combination(Kind.FIRST_OF, (StrategySpec.of(NgramK), StrategySpec.of(_TooLong))))
+        check_strategy(Combination(Join.FIRST_OF, (StrategySpec.of(NgramK), StrategySpec.of(_TooLong))))
 
 
 def test_the_report_says_how_well_it_guessed() -> None:

@@ -13,7 +13,7 @@ import specframe
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.services import LlamaServices
 from specframe.backends.llama.target import LlamaTarget
-from specframe.core.combination import Combination, Kind
+from specframe.core.combination import Combination, Join
 from specframe.core.errors import BackendError
 from specframe.core.session import Session
 from specframe.core.strategy import StrategySpec
@@ -31,9 +31,9 @@ TARGETS = [("qwen35-mtp", None, {}), ("qwen35", "mtp-qwen35", {"n_rs_seq": 8}), 
 
 def combinations(heads: StrategySpec) -> list[Combination]:
     return [
-        Combination(Kind.FIRST_OF, (NGRAM, heads)),
-        Combination(Kind.EXTEND, (heads, NGRAM)),
-        Combination(Kind.FIRST_OF, (NGRAM, Combination(Kind.EXTEND, (heads, NGRAM)))),
+        Combination(Join.FIRST_OF, (NGRAM, heads)),
+        Combination(Join.EXTEND, (heads, NGRAM)),
+        Combination(Join.FIRST_OF, (NGRAM, Combination(Join.EXTEND, (heads, NGRAM)))),
     ]
 
 
@@ -65,14 +65,14 @@ def test_heads_draft_the_same_alone_and_behind_an_ngram_that_never_has_a_guess(z
     with engine(zoo("qwen35-mtp"), n_rs_seq=8) as (running, _):
         for prompt in PROMPTS:
             alone = running.submit(request(prompt, spec(n_max=3))).result().stats
-            behind = running.submit(request(prompt, Combination(Kind.FIRST_OF, (silent, spec(n_max=3))))).result().stats
+            behind = running.submit(request(prompt, Combination(Join.FIRST_OF, (silent, spec(n_max=3))))).result().stats
             assert (behind.verified, behind.accepted) == (alone.verified, alone.accepted)
             assert alone.accepted > 0
 
 
 def test_session_of_a_combination_keeps_the_memory_of_the_heads(zoo: Zoo, tmp_path: Path) -> None:
     heads = spec(n_max=3)
-    both = Combination(Kind.FIRST_OF, (NGRAM, heads))
+    both = Combination(Join.FIRST_OF, (NGRAM, heads))
     path = tmp_path / "session"
     with engine(zoo("step35-mtp3")) as (running, _):
         first = running.submit(request(PROMPTS[0], both, n=24)).result()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import specframe
 from specframe import plugins
-from specframe.core.combination import Combination, Kind
+from specframe.core.combination import Combination, Join
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Need
 from specframe.core.strategy import BatchStrategy, DraftRequest, StrategySpec, Suitability
@@ -30,9 +30,10 @@ def test_names_options_and_combinations_are_read() -> None:
     assert parse(" ngram-k ( n = 8, m=16 ) ") == Named("ngram-k", {"n": 8, "m": 16})
     assert parse("mtp()") == Named("mtp")
     assert parse('a(text="b, (c)",p-min=0.5,on=true)') == Named("a", {"text": "b, (c)", "p_min": 0.5, "on": True})
+    assert parse("first_of(a,b)") == parse("first-of(a,b)")
     assert parse("first-of(ngram-k(n=8,m=16), extend(mtp, ngram-k))") == Combined(
-        Kind.FIRST_OF,
-        (Named("ngram-k", {"n": 8, "m": 16}), Combined(Kind.EXTEND, (Named("mtp"), Named("ngram-k")))),
+        Join.FIRST_OF,
+        (Named("ngram-k", {"n": 8, "m": 16}), Combined(Join.EXTEND, (Named("mtp"), Named("ngram-k")))),
     )
 
 
@@ -63,7 +64,7 @@ _LEAF = st.sampled_from(["ngram-k", "ngram-k4v"]).flatmap(
 @given(
     st.recursive(
         _LEAF,
-        lambda parts: st.builds(Combined, st.sampled_from(Kind), st.lists(parts, min_size=2, max_size=3).map(tuple)),
+        lambda parts: st.builds(Combined, st.sampled_from(Join), st.lists(parts, min_size=2, max_size=3).map(tuple)),
     )
 )
 def test_label_of_a_strategy_is_read_as_the_same_strategy(choice: Named | Combined) -> None:
@@ -96,7 +97,7 @@ def test_python_and_text_mean_the_same() -> None:
         (specframe.first_of("ngram-k", None), {}, "None cannot be combined"),
         ("first-of(ngram-k,mtb)", {}, "did you mean 'mtp'"),
         ("first-of(ngram-k(q=1),mtp)", {}, "'ngram-k' has no option 'q'"),
-        ("first-of(ngram-k(n=0),mtp)", {}, "strategy 'ngram-k': option 'n'"),
+        ("first-of(ngram-k(n=0),mtp)", {}, r"strategy 'ngram-k': n must be a whole number in \[1, 1024\]"),
         ("extend(ngram-k,mtp)", {}, "'mtp' cannot continue"),
         ("auto", {}, "looks at the file"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from specframe.core.combination import AnySpec, Combination, Kind
+from specframe.core.combination import AnySpec, Combination, Join
 from specframe.core.engine import Engine
 from specframe.core.errors import BackendError, ConfigError, StrategyError
 from specframe.core.history import History, Overlay
@@ -23,11 +23,11 @@ from tests.support.lossless import ask, assert_plain, check_strategies, drafted,
 
 
 def first_of(*parts: AnySpec) -> Combination:
-    return Combination(Kind.FIRST_OF, parts)
+    return Combination(Join.FIRST_OF, parts)
 
 
 def extend(*parts: AnySpec) -> Combination:
-    return Combination(Kind.EXTEND, parts)
+    return Combination(Join.EXTEND, parts)
 
 
 RIGHT = tape(ScriptedTarget(), ask())
@@ -199,9 +199,9 @@ def test_overlay_reads_like_a_list() -> None:
 
 @pytest.mark.parametrize("where", ["init", "begin", "max_draft", "draft", "observe"])
 @pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Join)
 def test_failure_of_a_member_costs_that_member_only(
-    where: Any, batched: bool, kind: Kind, caplog: pytest.LogCaptureFixture
+    where: Any, batched: bool, kind: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
     crash = StrategySpec.of(Crash, {"tape": RIGHT, "where": where, "length": 1})
     if batched and where in ("init", "max_draft"):

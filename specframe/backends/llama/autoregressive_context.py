@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
+from specframe.backends.llama.context_options import ContextOptions
 from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import DraftContext, DraftSettings
+from specframe.backends.llama.draft_context import DraftContext, DraftSettings, draft_options
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Rows
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.context import Context
 
 
 @attrs.frozen
@@ -24,6 +29,21 @@ class DraftEntry:
     """``(len(tokens), width)`` float32."""
     output: bool = False
     """Predict what follows the last token."""
+
+
+def autoregressive_options(
+    target: Context, asked: DraftSettings, *, n_joined: int = 1, max_ubatch: int | None = None, swa_full: bool = True
+) -> ContextOptions:
+    """Options of such a context, with room for an entry of every sequence: of two tokens, or ``n_joined`` if more."""
+    n_ubatch = target.n_ubatch if max_ubatch is None else min(target.n_ubatch, max_ubatch)
+    return draft_options(
+        target,
+        asked,
+        n_batch=max(asked.n_batch or target.n_batch, max(n_joined, 2) * target.n_seq),
+        n_ubatch=max(n_ubatch, 2),
+        n_outputs_max=n_joined * target.n_seq,
+        swa_full=swa_full,
+    )
 
 
 class AutoregressiveContext(DraftContext):

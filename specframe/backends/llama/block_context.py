@@ -84,14 +84,11 @@ class BlockContext(DraftContext):
             n_outputs_max=n_blocks,
         )
         super().__init__(model, target, options, n_outputs_max_per_seq=n_block)
-        try:
+        with self._opening():
             self._set_up(n_block, chooses=chooses, hands_out_rows=hands_out_rows)
             self._chooser = self._make_chooser(
                 backend_sampling=chooses and asked.backend_sampling, probabilities=asked.probabilities
             )
-        except BaseException:
-            self.close()
-            raise
 
     def _set_up(self, n_block: int, *, chooses: bool, hands_out_rows: bool) -> None:
         lib, handle, facts = self.library.lib, self.handle, BlockFile.of(self.model.gguf)

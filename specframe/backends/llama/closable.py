@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from typing_extensions import Self
@@ -20,6 +22,15 @@ class Closable(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release the native object; closing twice is allowed."""
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """For the rest of a constructor: what is raised inside closes what is open already."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -59,11 +59,8 @@ class Context(Closable):
         self.model = model
         self.library: Library = model.library
         self._native = NativeContext(model, self.options, self.options.native(model))
-        try:
+        with self._opening():
             self._set_up()
-        except BaseException:
-            self.close()
-            raise
 
     def _set_up(self) -> None:
         lib, native, options = self.library.lib, self.handle, self.options

@@ -115,14 +115,11 @@ class DraftContext(Closable):
         for name, value in params.items():
             setattr(native, name, value)
         self._native = NativeContext(model, options, native)
-        try:
+        with self._opening():
             self._read_facts()
             # Weakly: both close what depends on them, they do not keep it alive.
             model.adopt(self)
             target.adopt(self)
-        except BaseException:
-            self.close()
-            raise
 
     def _read_facts(self) -> None:
         lib, handle = self.library.lib, self.handle

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specframe.backends.llama.autoregressive_context import AutoregressiveContext
+from specframe.backends.llama.autoregressive_context import AutoregressiveContext, autoregressive_options
 from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import DraftSettings, draft_options
+from specframe.backends.llama.draft_context import DraftSettings
 from specframe.backends.llama.draft_kinds import target_layers
 from specframe.backends.llama.model import Model
 from specframe.core.errors import ConfigError
@@ -67,15 +67,9 @@ class Eagle3Context(AutoregressiveContext):
             )
         self.n_features = len(self.layers) * width
         asked = DraftSettings(**settings)
-        options = draft_options(
-            target,
-            asked,
-            n_batch=max(asked.n_batch or target.n_batch, max(n_joined, 2) * target.n_seq),
-            n_ubatch=max(2, min(target.n_ubatch, MAX_UBATCH)),
-            n_outputs_max=n_joined * target.n_seq,
-        )
+        options = autoregressive_options(target, asked, n_joined=n_joined, max_ubatch=MAX_UBATCH)
         super().__init__(model, target, options, n_outputs_max_per_seq=n_joined)
-        try:
+        with self._opening():
             self._features = DraftBatch(
                 self.library,
                 capacity=min(ENCODED_AT_ONCE, options.ubatch),
@@ -84,9 +78,6 @@ class Eagle3Context(AutoregressiveContext):
                 has_tokens=False,
             )
             self._prepare(asked, n_joined=n_joined)
-        except BaseException:
-            self.close()
-            raise
 
     def encode(self, features: Rows) -> Rows:
         """States made of features ``(n, n_features)``; a copy ``(n, width)``. The memory is left alone.

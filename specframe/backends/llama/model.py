@@ -132,12 +132,9 @@ class Model(Closable):
         self.use_extra_bufts = use_extra_bufts
         self.n_gpu_layers = n_gpu_layers
         self._handle = _load(self.library, self.gguf.path, params, progress)
-        try:
+        with self._opening():
             self.vocab = LlamaVocab(self.library, self._handle, is_open=_is_open(self))
             self.facts = _facts(self.library, self._handle, self.gguf.arch)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def path(self) -> Path:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from specframe.backends.llama.autoregressive_context import AutoregressiveContext, DraftEntry
-from specframe.backends.llama.draft_context import DraftSettings, draft_options
+from specframe.backends.llama.autoregressive_context import AutoregressiveContext, DraftEntry, autoregressive_options
+from specframe.backends.llama.draft_context import DraftSettings
 from specframe.backends.llama.draft_kinds import ASSISTANT
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.mtp_files import CHAINED
@@ -43,21 +43,11 @@ class NextnContext(AutoregressiveContext):
         _check_model(model, target.model)
         assists = model.gguf.arch == ASSISTANT
         asked = DraftSettings(**settings)
-        options = draft_options(
-            target,
-            asked,
-            n_batch=max(asked.n_batch or target.n_batch, 2 * target.n_seq),
-            n_ubatch=max(target.n_ubatch, 2),
-            n_outputs_max=target.n_seq,
-            swa_full=not assists or target.options.swa_full,
-        )
+        options = autoregressive_options(target, asked, swa_full=not assists or target.options.swa_full)
         with _kept_memory(target) if assists else contextlib.nullcontext():
             super().__init__(model, target, options, ctx_type=model.library.lib.LLAMA_CONTEXT_TYPE_MTP)
-        try:
+        with self._opening():
             self._set_up(asked)
-        except BaseException:
-            self.close()
-            raise
 
     def _set_up(self, asked: DraftSettings) -> None:
         lib, handle = self.library.lib, self.handle

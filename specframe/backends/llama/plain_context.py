@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from specframe.backends.llama.autoregressive_context import AutoregressiveContext
-from specframe.backends.llama.draft_context import DraftSettings, draft_options
+from specframe.backends.llama.autoregressive_context import AutoregressiveContext, autoregressive_options
+from specframe.backends.llama.draft_context import DraftSettings
 from specframe.backends.llama.memory import rollback_kind
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.plain_files import RECURRENT
@@ -44,19 +44,9 @@ class PlainContext(AutoregressiveContext):
         if rollback_kind(model.facts, n_rs_seq=0, swa_full=True) is not Rollback.TRUNCATE:
             raise ConfigError(f"{model.path.name}: {RECURRENT}")
         asked = DraftSettings(**settings)
-        options = draft_options(
-            target,
-            asked,
-            n_batch=max(asked.n_batch or target.n_batch, 2 * target.n_seq),
-            n_ubatch=max(target.n_ubatch, 2),
-            n_outputs_max=target.n_seq,
-        )
-        super().__init__(model, target, options)
-        try:
+        super().__init__(model, target, autoregressive_options(target, asked))
+        with self._opening():
             self._prepare(asked)
-        except BaseException:
-            self.close()
-            raise
 
     @override
     def _prepare(self, asked: DraftSettings, *, n_joined: int | None = None) -> None:

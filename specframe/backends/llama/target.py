@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
-
 from specframe.backends.llama import state
+from specframe.backends.llama.closable import Closable
 from specframe.backends.llama.context import Context
 from specframe.backends.llama.kernels import TILED_ROWS
 from specframe.backends.llama.memory import LlamaCheckpoint
@@ -22,7 +20,7 @@ from specframe.core.ports import BatchEntry, Checkpoint, Decoded, Logits, Need, 
 from specframe.core.sampling import SamplingParams
 
 
-class LlamaTarget(Target):
+class LlamaTarget(Closable, Target):
     """Implements ``specframe.core.ports.Target`` over a model that stays the caller's to close.
 
     Close it, or use it as a context manager.
@@ -147,14 +145,11 @@ class LlamaTarget(Target):
         """See ``Target.make_sampler``."""
         return LlamaSampler(self._model, params, prompt, n_ctx=self._info.n_ctx)
 
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return "_context" not in vars(self) or self._context.closed
+
     def close(self) -> None:
         """Free the context; closing twice is allowed. The model stays open."""
         self._context.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
