@@ -78,8 +78,6 @@ class DrafterPool:
         self._combined = {key: drafter for key, drafter in self._combined.items() if key[0] in used}
         for spec in [spec for spec in self.members if spec not in needed][:-MAX_IDLE]:
             self.members.pop(spec).close()
-        for spec in list(self._failed)[:-MAX_IDLE]:
-            del self._failed[spec]
 
     def _set_up(self, spec: StrategySpec) -> Drafter:
         drafter = build_drafter(spec, attrs.evolve(self._context, draft_path=spec.draft_path))

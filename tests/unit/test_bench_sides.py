@@ -127,7 +127,7 @@ def test_a_side_can_have_a_draft_length(text: str, length: int | str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("plain@3", "no draft length"), ("mtp@x", "the draft length of mtp must be a whole number >= 0, auto or off")]
+    ("text", "message"), [("plain@3", "no draft length"), ("mtp@x", "of mtp must be a whole number >= 0, auto or off")]
 )
 def test_another_draft_length_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

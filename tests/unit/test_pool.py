@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from specframe.core.combination import Combination, Kind
+from specframe.core.combination import Combination, Join
 from specframe.core.cost_aware import CostAware
 from specframe.core.costs import MOST_STRATEGIES
 from specframe.core.engine import Engine
@@ -77,7 +77,7 @@ def test_a_few_stay_open_and_the_one_unused_for_longest_goes(engine: Engine) -> 
 
 def test_what_is_used_stays_open(engine: Engine) -> None:
     engine.prepare(opened(-1))
-    both = Combination(Kind.FIRST_OF, (opened(-2), opened(-3)))
+    both = Combination(Join.FIRST_OF, (opened(-2), opened(-3)))
     running = engine.submit(ask(60, strategy=both))
     next(running)
     other = engine.submit(ask(60, strategy=both))
