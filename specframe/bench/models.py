@@ -33,12 +33,38 @@ def _large_hybrid(path: Path, *, error: float) -> Path:
     )
 
 
+#: Of the dense models, which share a world: the target, and the drafts that are made for it.
+_DENSE = zoo.Shape(n_layer=24, n_ff=704, n_head=16, n_kv=4, head=32)
+_READ = (1, 12, 22)
+
+
+def _large_dense(path: Path) -> Path:
+    """A Llama of 24 layers and about 100 MB that recites a cycle, as :func:`_large_hybrid` does."""
+    return zoo.targets.dense(path, world=zoo.World(width=320), shape=_DENSE, strength=0.0)
+
+
+def _large_block(path: Path, *, markov: bool = False) -> Path:
+    """A draft of four such layers for it, whose block of eight is wrong about a tenth of the tokens."""
+    block = zoo.Block(
+        error=0.1, target_layers=_READ, backbone=not markov, n_layer=4, n_ff=_DENSE.n_ff, strength=0.0
+    )
+    return zoo.dflash(path, world=zoo.World(width=320), block=block, markov=zoo.Markov() if markov else None)
+
+
+def _large_eagle3(path: Path) -> Path:
+    return zoo.drafts.eagle3(path, world=zoo.World(width=320), error=0.1, target_layers=_READ, strength=0.0)
+
+
 #: Larger models of this module: too slow to build for the zoo of the tests, and kept once they are.
 LARGE: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
     {
         "large-mtp": lambda path: _large_hybrid(path, error=0.1),
         "large-mtp-sure": lambda path: _large_hybrid(path, error=0.0),
         "large-mtp-poor": lambda path: _large_hybrid(path, error=0.5),
+        "large-dense": _large_dense,
+        "large-dflash": _large_block,
+        "large-dspark": lambda path: _large_block(path, markov=True),
+        "large-eagle3": _large_eagle3,
     }
 )
 

@@ -36,7 +36,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         ...,
         typer.Argument(metavar="MODEL", help="A GGUF file, a name of the catalogue, or zoo:NAME: an analytic model."),
     ),
-    ("draft", Path | None, None, typer.Option("--draft", "-d", metavar="FILE", help="Draft model, for all sides.")),
+    ("draft", Path | None, None, typer.Option("--draft", "-d", metavar="FILE", help="Draft model, or zoo:NAME, for all sides.")),
     (
         "workloads",
         str | None,
@@ -141,7 +141,11 @@ class MeasureFlags:
         """Raises ConfigError when the draft file is not there, or a value is none of those possible."""
         flags = cls(**values)
         if flags.draft is not None and not flags.draft.is_file():
-            raise ConfigError(f"there is no draft file {str(flags.draft)!r}")
+            if not str(flags.draft).startswith("zoo:"):
+                raise ConfigError(f"there is no draft file {str(flags.draft)!r}")
+            from specframe.bench import models  # noqa: PLC0415 -- not needed for --help
+
+            flags = attrs.evolve(flags, draft=models.resolve(str(flags.draft)))
         if flags.numerics not in ("fast", "exact"):
             raise ConfigError(f"--numerics is fast or exact, not {flags.numerics!r}")
         return flags

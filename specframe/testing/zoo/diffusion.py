@@ -68,6 +68,7 @@ class Block:
         reads: what the masks look at.
         backbone: the first layer works as described above; otherwise it is random.
         n_layer: number of layers.
+        n_ff: width of their feed-forward parts.
         head: size of an attention head.
         strength: how much the random parts add.
         own: embeddings and head of its own.
@@ -85,6 +86,7 @@ class Block:
     reads: Reads = Reads.BOTH
     backbone: bool = True
     n_layer: int = 2
+    n_ff: int = 64
     head: int = 32
     strength: float = 0.01
     own: Own = Own()  # noqa: RUF009 -- frozen
@@ -97,7 +99,7 @@ class Block:
     @property
     def shape(self) -> Shape:
         """One head per position of the block, one key-value head."""
-        return Shape(n_layer=self.n_layer, n_ff=64, n_head=self.size, n_kv=1, head=self.head, rope_base=100.0)
+        return Shape(n_layer=self.n_layer, n_ff=self.n_ff, n_head=self.size, n_kv=1, head=self.head, rope_base=100.0)
 
 
 def dflash(
