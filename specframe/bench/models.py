@@ -45,9 +45,7 @@ def _large_dense(path: Path) -> Path:
 
 def _large_block(path: Path, *, markov: bool = False) -> Path:
     """A draft of four such layers for it, whose block of eight is wrong about a tenth of the tokens."""
-    block = zoo.Block(
-        error=0.1, target_layers=_READ, backbone=not markov, n_layer=4, n_ff=_DENSE.n_ff, strength=0.0
-    )
+    block = zoo.Block(error=0.1, target_layers=_READ, backbone=not markov, n_layer=4, n_ff=_DENSE.n_ff, strength=0.0)
     return zoo.dflash(path, world=zoo.World(width=320), block=block, markov=zoo.Markov() if markov else None)
 
 

@@ -36,7 +36,12 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         ...,
         typer.Argument(metavar="MODEL", help="A GGUF file, a name of the catalogue, or zoo:NAME: an analytic model."),
     ),
-    ("draft", Path | None, None, typer.Option("--draft", "-d", metavar="FILE", help="Draft model, or zoo:NAME, for all sides.")),
+    (
+        "draft",
+        Path | None,
+        None,
+        typer.Option("--draft", "-d", metavar="FILE", help="Draft model, or zoo:NAME, for all sides."),
+    ),
     (
         "workloads",
         str | None,

@@ -29,10 +29,10 @@ MAX_JOINED = 32
 class AutoregressiveOptions(ModelOptions):
     """Options that these strategies have in common."""
 
-    backend_sampling: bool = attrs.field(
-        default=True,
-        validator=attrs.validators.instance_of(bool),
-        metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
+    backend_sampling: bool | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional(attrs.validators.instance_of(bool)),
+        metadata={"doc": "choose tokens inside the evaluation, without copying logits; unset: where there are GPUs"},
     )
 
 

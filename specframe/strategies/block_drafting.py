@@ -41,10 +41,10 @@ class BlockOptions(ModelOptions):
 class ChoosingOptions(BlockOptions):
     """Options of a block drafter whose tokens are chosen from logits."""
 
-    backend_sampling: bool = attrs.field(
-        default=True,
-        validator=attrs.validators.instance_of(bool),
-        metadata={"doc": "choose tokens inside the evaluation, without copying logits"},
+    backend_sampling: bool | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional(attrs.validators.instance_of(bool)),
+        metadata={"doc": "choose tokens inside the evaluation, without copying logits; unset: where there are GPUs"},
     )
 
 

@@ -31,7 +31,8 @@ class Dflash(BlockDrafter):
 
     @override
     def _read(self) -> Sequence[Sequence[int]]:
-        p_min = self.options.p_min
         # The first row belongs to the last committed token.
-        blocks = [takewhile(lambda choice: choice[1] >= p_min, block[1:]) for block in self._context.choices()]
+        blocks = [block[1:] for block in self._context.choices()]
+        if p_min := self.options.p_min:
+            blocks = [list(takewhile(lambda choice: choice[1] >= p_min, block)) for block in blocks]
         return [[token for token, _ in block] for block in blocks]

@@ -87,7 +87,7 @@ class BlockContext(DraftContext):
         with self._opening():
             self._set_up(n_block, chooses=chooses, hands_out_rows=hands_out_rows)
             self._chooser = self._make_chooser(
-                backend_sampling=chooses and asked.backend_sampling, probabilities=asked.probabilities
+                backend_sampling=asked.backend_sampling if chooses else False, probabilities=asked.probabilities
             )
 
     def _set_up(self, n_block: int, *, chooses: bool, hands_out_rows: bool) -> None:

@@ -39,8 +39,10 @@ class DraftSettings:
     """Memory format of values."""
     n_threads: int | None = None
     """Processor threads; the target's unless given."""
-    backend_sampling: bool = True
-    """Choose inside the evaluation where possible, so that no rows of logits are copied."""
+    backend_sampling: bool | None = None
+    """Choose inside the evaluation where possible, so that no rows of logits are copied. None: where the library can
+    use a GPU; processors have nothing to copy from, and each choice is an operation more.
+    """
     probabilities: bool = False
     """Choices come with their probabilities."""
 
@@ -133,8 +135,10 @@ class DraftContext(Closable):
         self._get_states = lib._Z26llama_get_embeddings_nextnP13llama_context  # noqa: SLF001
         self._set_states = lib._Z26llama_set_embeddings_nextnP13llama_contextbb  # noqa: SLF001
 
-    def _make_chooser(self, *, backend_sampling: bool, probabilities: bool) -> RowChooser:
+    def _make_chooser(self, *, backend_sampling: bool | None, probabilities: bool) -> RowChooser:
         """What chooses tokens of output rows; inside the evaluation, if wished and possible."""
+        if backend_sampling is None:
+            backend_sampling = bool(self.library.lib.llama_supports_gpu_offload())
         chooser = RowChooser(self.library, self.n_vocab, probabilities=probabilities)
         native = self._native
         if backend_sampling and native is not None:
