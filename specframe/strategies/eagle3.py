@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 from typing_extensions import override
 
@@ -71,11 +70,12 @@ class Eagle3(Autoregressive):
 
     @override
     def _featured(self, batch: Sequence[Decoded]) -> Sequence[Decoded]:
-        return [attrs.evolve(decoded, hidden=decoded.concatenated(self._context.layers)) for decoded in batch]
+        layers = self._context.layers
+        return [Decoded(each.seq, each.pos, each.tokens, each.concatenated(layers)) for each in batch]
 
     @override
     def _states(self, held: Sequence[Rows]) -> Sequence[Rows]:
-        if not held:
-            return held
+        if len(held) < 2:  # noqa: PLR2004 -- nothing to put together
+            return [self._context.encode(rows) for rows in held]
         states = self._context.encode(np.concatenate(held))
         return np.split(states, np.cumsum([len(rows) for rows in held])[:-1])

@@ -17,6 +17,7 @@ from specframe.bench.settings import Job, Settings
 from specframe.bench.sides import PLAIN, Side
 from specframe.bench.workloads import Workload
 from specframe.cli.app import app
+from specframe.cli.benching import MeasureFlags
 from specframe.core.errors import ConfigError
 
 SETTINGS = Settings(model="", n_threads=1, n_ctx=512, n_batch=128, n_ubatch=128, max_tokens=8, warm_up_tokens=2)
@@ -188,6 +189,16 @@ def test_analytic_models_are_built_once_and_named_when_unknown(tmp_path: Path, m
         models.resolve("zoo:poetry", directory=tmp_path)
 
 
+def test_a_draft_can_be_an_analytic_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
+    values: dict[str, Any] = dict.fromkeys(attrs.fields_dict(MeasureFlags)) | {"numerics": "fast"}
+    flags = MeasureFlags.from_cli(values | {"draft": Path("zoo:dflash")})
+    assert flags.draft is not None
+    assert flags.draft.is_file()
+    with pytest.raises(ConfigError, match="no draft file 'dflash'"):
+        MeasureFlags.from_cli(values | {"draft": Path("dflash")})
+
+
 def test_turns_are_measured_without_the_settings_of_a_grid() -> None:
     jobs: list[Job] = []
 
@@ -208,6 +219,17 @@ def test_the_large_model_accepts_what_it_is_made_to(tmp_path: Path) -> None:
     measured = side_specframe.measure(job(path, "generate", strategy="mtp", options={"n_max": 3}))
     assert measured["drafted"] > 0
     assert measured["accepted"] == measured["drafted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "n_max"), [("dflash", 7), ("dspark", 7), ("eagle3", 4)])
+def test_the_large_drafts_are_right_about_most_tokens(tmp_path: Path, strategy: str, n_max: int) -> None:
+    target, drafter = (models.LARGE[f"large-{name}"](tmp_path / f"{name}.gguf") for name in ("dense", strategy))
+    assert 80e6 < target.stat().st_size < 130e6
+    side = {"strategy": strategy, "draft": str(drafter), "options": {"n_max": n_max}, "draft_length": n_max}
+    measured = side_specframe.measure(job(target, "generate", **side))
+    assert measured["drafted"] > 0
+    assert measured["accepted"] / measured["drafted"] > 0.5
 
 
 def test_steps_are_split_into_native_and_python_time(zoo: Callable[[str], Path]) -> None:

@@ -290,12 +290,12 @@ def test_choosing_on_the_host_gives_the_same_drafts(zoo: Zoo) -> None:
     with engine(zoo("llama"), zoo("dflash"), n_seq=3) as (running, _):
         for p_min in (0.0, 0.9):
             made = []
-            for inside in (True, False):
+            for inside in (True, False, None):
                 wanted = spec(zoo("dflash"), RecordingDflash, n_max=4, p_min=p_min, backend_sampling=inside)
                 for generation in [running.submit(request(p, wanted)) for p in PROMPTS]:
                     generation.result()
                 made.append(strategy_of(running, wanted).drafts)
-            assert made[0] == made[1]
+            assert made[0] == made[1] == made[2]
             assert any(ids for _, ids in made[0])
 
 

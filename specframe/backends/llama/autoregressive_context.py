@@ -107,8 +107,8 @@ class AutoregressiveContext(DraftContext):
             if entry.output:
                 batch.outputs[place.stop - 1] = 1
                 outputs.append(place.stop - 1)
-        tokens = batch.tokens[: batch.n]
-        if not batch.n or int(tokens.min()) < 0 or int(tokens.max()) >= self.n_vocab:
+        tokens = [token for entry in entries for token in entry.tokens]
+        if not tokens or min(tokens) < 0 or max(tokens) >= self.n_vocab:
             raise ConfigError(f"a draft batch of {batch.n} tokens, with ids from 0 to {self.n_vocab - 1}, is needed")
         if outputs and self._computes_all:
             batch.outputs[: batch.n] = 1
