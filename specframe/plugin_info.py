@@ -135,7 +135,11 @@ class StrategyInfo:
 def check_strategy_class(cls: object) -> None:
     """Raise ConfigError, saying what to change, when ``cls`` cannot be a strategy."""
     if not (inspect.isclass(cls) and issubclass(cls, (Strategy, BatchStrategy))):
-        msg = f"{cls!r} is not a subclass of specframe.Strategy or specframe.BatchStrategy"
+        msg = f"{cls!r:.80} is not a subclass of specframe.Strategy or specframe.BatchStrategy"
+        if isinstance(cls, Strategy | BatchStrategy):
+            msg += f"; give the class {type(cls).__name__}, objects are made of it when they are needed"
+        elif isinstance(cls, list | tuple):
+            msg += "; several are combined with specframe.first_of(...) or extend(...)"
         raise ConfigError(msg)
     where = f"strategy class {cls.__module__}.{cls.__qualname__}"
     name = getattr(cls, "name", None)

@@ -15,7 +15,7 @@ from specframe.core.history import History
 from specframe.core.ports import Logits
 from specframe.core.sampling import SamplingParams
 from specframe.core.stats import RequestStats
-from specframe.core.validators import elements, whole_number
+from specframe.core.validators import elements, flag, whole_number
 
 #: ``(history, logits) -> logits``: history up to (not including) the token being chosen, and a private writable copy
 #: of that token's own row ``(n_vocab,)`` float32. Returns the row to sample from.
@@ -161,7 +161,7 @@ class Request:
     stopping_criteria: tuple[StoppingCriterion, ...] = attrs.field(default=(), converter=_criteria)
     """Asked after each token; the first that says so ends the request, with that token in its text."""
     on_prompt_progress: PromptProgress | None = None
-    reuse_prefix: bool = True
+    reuse_prefix: bool = attrs.field(default=True, validator=flag)
     """Reuse what memory holds of the prompt from earlier requests."""
     context_full: str = attrs.field(default="stop", validator=_context_full)
     """What happens when the context is full: ``"stop"``, or ``"shift"``: the first ``n_keep`` tokens stay, half of the

@@ -16,7 +16,7 @@ from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
 from specframe.core.strategy import unused_draft
-from specframe.core.validators import check_whole_number
+from specframe.core.validators import check_whole_number, elements
 from specframe.llm.choosing import Choice, StrategyChoice, StrategyChooser
 from specframe.llm.costs import KeptCosts
 from specframe.llm.info import LLMInfo
@@ -110,7 +110,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     check_whole_number("n_ubatch", n_ubatch, 1)
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
     draft_path = _draft_path(draft)
-    watching = [*(cls() for cls in plugins.registry().observers()), *observers]
+    watching = [*(cls() for cls in plugins.registry().observers()), *elements("observers", observers)]
     native = load_library(library)
     with inspecting(native):
         validate_target(inspect(path))
@@ -203,7 +203,13 @@ def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:
         return None
     path = Path(draft)
     if not path.is_file():
-        msg = f"there is no draft file {str(path)!r}"
+        given = os.fspath(draft)
+        is_there = bool(given) and path.is_dir()
+        msg = (
+            f"the draft {given!r} is a directory; name a file in it"
+            if is_there
+            else f"there is no draft file {given!r}"
+        )
         raise ConfigError(msg)
     return path
 

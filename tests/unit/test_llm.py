@@ -164,6 +164,9 @@ def test_unknown_keywords_are_refused_in_coroutines(method: str) -> None:
         ({"on_prompt_progress": 1}, "on_prompt_progress"),
         ({"strategy": 7}, "7 is not a subclass of specframe.Strategy"),
         ({"strategy": int}, "is not a subclass of specframe.Strategy"),
+        ({"strategy": ["ngram-k", "mtp"]}, r"combined with specframe\.first_of"),
+        ({"strategy": Repeat(None, None)}, "give the class Repeat"),  # type: ignore[arg-type]
+        ({"reuse_prefix": "x"}, "reuse_prefix must be true or false, not 'x'"),
         ({"strategy": Repeat, "options": "length=1"}, "mapping from their names"),
         ({"strategy": Repeat, "options": {1: 1}}, "mapping from their names"),
         ({"options": []}, "mapping from their names"),
@@ -494,8 +497,13 @@ def test_load_checks_before_it_opens(tmp_path: Path, zoo: Callable[[str], Path])
     with pytest.raises(ConfigError):
         specframe.load(tmp_path / "missing.gguf")
     model = zoo("llama")
-    with pytest.raises(ConfigError, match="no draft file"):
-        specframe.load(model, draft=tmp_path / "missing")
+    for draft, message in [(tmp_path / "missing", "no draft file '.*missing'"), ("", "no draft file ''")]:
+        with pytest.raises(ConfigError, match=message):
+            specframe.load(model, draft=draft)
+    with pytest.raises(ConfigError, match="is a directory"):
+        specframe.load(model, draft=tmp_path)
+    with pytest.raises(ConfigError, match="observers must be a sequence, not 3"):
+        specframe.load(model, observers=3)  # type: ignore[arg-type]
     draft = tmp_path / "d.gguf"
     draft.write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match="does not use a draft file"):
