@@ -204,12 +204,9 @@ def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:
     path = Path(draft)
     if not path.is_file():
         given = os.fspath(draft)
-        is_there = bool(given) and path.is_dir()
-        msg = (
-            f"the draft {given!r} is a directory; name a file in it"
-            if is_there
-            else f"there is no draft file {given!r}"
-        )
+        msg = f"there is no draft file {given!r}"
+        if given and path.is_dir():
+            msg = f"the draft {given!r} is a directory; name a file in it"
         raise ConfigError(msg)
     return path
 

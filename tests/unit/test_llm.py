@@ -497,9 +497,9 @@ def test_load_checks_before_it_opens(tmp_path: Path, zoo: Callable[[str], Path])
     with pytest.raises(ConfigError):
         specframe.load(tmp_path / "missing.gguf")
     model = zoo("llama")
-    for draft, message in [(tmp_path / "missing", "no draft file '.*missing'"), ("", "no draft file ''")]:
-        with pytest.raises(ConfigError, match=message):
-            specframe.load(model, draft=draft)
+    for missing in (str(tmp_path / "missing"), ""):
+        with pytest.raises(ConfigError, match=f"no draft file '{missing}'"):
+            specframe.load(model, draft=missing)
     with pytest.raises(ConfigError, match="is a directory"):
         specframe.load(model, draft=tmp_path)
     with pytest.raises(ConfigError, match="observers must be a sequence, not 3"):
