@@ -146,6 +146,8 @@ class Track:
     stats: SchedulerStats
     asked: bool = False
     """Its strategy was asked for the latest batch."""
+    n_behind: int | None = None
+    """Tokens that were committed since it was asked last, which it may have to go through; None: not counted yet."""
     drafting: bool = False
     """The latest decision was to verify something."""
     run: int = 0

@@ -24,6 +24,8 @@ _FIRST_CREDIT = 3.0
 _MOST_CREDIT = 10.0
 #: What an attempt is held to have cost at most, in plain steps: a timing may be disturbed by anything.
 _MOST_DEBT = 100.0
+#: Share of what catching up takes that is earned before it is done.
+_EARNED_BEFORE = 1 / 6
 #: Drafts that are tried out in a row: before the first one, a draft model goes through what was committed meanwhile.
 _IN_A_ROW = 4
 #: Drafting that takes less than this share of a plain step is not worth thinking about.
@@ -48,6 +50,8 @@ class CostAware:
         self._known: dict[str, Experience] = {}
         self._tracks: dict[int, Track] = {}
         self._credit_s: float | None = None
+        self._saving_s = 0.0
+        """Credit that is needed for drafts to be tried out again."""
         self._debt_s = 0.0
         """What drafts that take time cost more than they brought and than was spent on them, and is not yet earned."""
         self._asked: dict[int, int] = {}
@@ -76,13 +80,17 @@ class CostAware:
         target = self._target(batch)
         for c in batch:
             track = self._tracks.get(c.seq)
-            if track is None or c.budget == 0:
+            if track is None:
+                continue
+            if track.n_behind is None:
+                track.n_behind = c.n_past + c.n_rows
+            if c.budget == 0:
                 continue
             if c.fixed is not None:
                 limits[c.seq] = min(c.budget, c.fixed, LONGEST)
-            elif not (call := self.costs.call(track.key)).known:
+            elif (asking_s := self._asking_s(track.key)) is None:
                 limits[c.seq] = min(c.budget, _FIRST_ASKED)
-            elif call.value <= _CHEAP * target.scale.value:
+            elif asking_s <= _CHEAP * target.scale.value:
                 limits[c.seq] = min(c.budget, LONGEST)
             else:
                 costly.setdefault(track.key, []).append(c)
@@ -111,13 +119,17 @@ class CostAware:
         known = best if pays else plain
         hopes = [whole.best(seats, drafting_s=drafting_s, hopeful=True), whole.plain(hopeful=True)]
         hope = max(hopes, key=lambda plan: plan.speed)
-        begins = not all(track.asked for track in tracks)
-        lengths: Sequence[int] = nothing
-        if not pays and begins and self._debt_s:
+        draft_s = float(drafting_s[max(best.lengths) - 1])
+        follows = pays or all(track.asked for track in tracks)
+        if not follows and not self._may_begin(key, group, draft_s, whole.target.scale.value):
             return nothing
+        lengths: Sequence[int] = nothing
         if hope.speed > _PROMISING * known.speed and self._spend(whole.regret(hope, known)):
             lengths = hope.lengths or nothing
-        elif pays or self._try(float(drafting_s[max(best.lengths) - 1]), whole.target.scale.value, begins=begins):
+        elif pays:
+            lengths = best.lengths
+        elif self._spend(draft_s):
+            self._spent_s += draft_s
             lengths = best.lengths
         return list(lengths)
 
@@ -209,6 +221,7 @@ class CostAware:
         for v in report.verified:
             if (track := self._tracks.get(v.seq)) is not None:
                 track.asked = v.seq in asked
+                track.n_behind = len(v.committed) + (0 if track.asked else track.n_behind or 0)
                 track.committed(v.committed)
 
     def _learn_drafting(self, call: DraftCall) -> None:
@@ -220,6 +233,9 @@ class CostAware:
         # The first draft, of a request or after a pause, also goes through all that was committed before it. That is
         # not what drafts cost, only a limit to it.
         follows = all(track.asked for track in tracks)
+        n_behind = sum(track.n_behind or 0 for track in tracks)
+        if not follows and curve.known and n_behind:
+            self.costs.catching_up(key).measure((seconds - curve.at(call.longest + 1)) / n_behind)
         if follows or seconds < level.value:
             level.measure(seconds)
         if follows or seconds < curve.at(call.longest + 1):
@@ -259,19 +275,31 @@ class CostAware:
             lost -= target.at(n_seq) / n_seq * sum(len(v.committed) for v in report.verified)
             self._debt_s = max(0.0, self._debt_s + lost)
         self._debt_s = min(self._debt_s, _MOST_DEBT * plain_s) - EXPLORING * took
-        if self._debt_s < 0:
-            self._credit_s = min(_MOST_CREDIT * plain_s, self._credit_s - self._debt_s)
+        if self._debt_s > 0:  # what was saved for it pays first
+            paid = min(self._debt_s, max(0.0, self._credit_s - _MOST_CREDIT * plain_s))
+            self._debt_s -= paid
+            self._credit_s -= paid
+        else:
+            most = max(_MOST_CREDIT * plain_s, self._saving_s)
+            self._credit_s = min(most, self._credit_s - self._debt_s)
             self._debt_s = 0.0
 
-    def _try(self, seconds: float, plain_s: float, *, begins: bool) -> bool:
-        """Spend ``seconds`` on a draft; the first one only where there is enough for more of them."""
-        row_s = min(_IN_A_ROW * seconds, max(seconds, _FIRST_CREDIT * plain_s))
-        if begins and self._credit_s is not None and self._credit_s < row_s:
+    def _asking_s(self, key: str) -> float | None:
+        """Seconds of a call of a strategy; None: nothing is known. From an earlier process only those by length are."""
+        call, curve = self.costs.call(key), self.costs.draft(key)
+        if call.known:
+            return call.value
+        return curve.at(2) if curve.known else None
+
+    def _may_begin(self, key: str, group: Sequence[Candidate], draft_s: float, plain_s: float) -> bool:
+        """Whether drafts may be tried out behind a pause: nothing is owed, and there is enough for a few of them."""
+        if self._debt_s or self._credit_s is None:
             return False
-        if not self._spend(seconds):
-            return False
-        self._spent_s += seconds
-        return True
+        several_s = min(_IN_A_ROW * draft_s, max(draft_s, _FIRST_CREDIT * plain_s))
+        # A part of what it takes to catch up is earned before, the rest afterwards.
+        first_s = self.costs.catching_up(key).value * sum(self._tracks[c.seq].n_behind or 0 for c in group)
+        self._saving_s = max(several_s, _EARNED_BEFORE * first_s)
+        return self._credit_s >= self._saving_s
 
     def _spend(self, seconds: float) -> bool:
         """Try something out that costs this much more than it brings; False when that cannot be afforded."""

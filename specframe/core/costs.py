@@ -301,6 +301,7 @@ class CostModel:
     _drafts: dict[str, Curve] = attrs.field(factory=dict)
     _processing: dict[str, Curve] = attrs.field(factory=dict)
     _calls: dict[str, Level] = attrs.field(factory=dict)
+    _catching_up: dict[str, Level] = attrs.field(factory=dict)
     accept: Level = attrs.field(factory=Level)
     """Sampling and committing a token."""
     checkpoint: Level = attrs.field(factory=Level)
@@ -327,6 +328,10 @@ class CostModel:
         """Of one call of a strategy, whatever it proposes."""
         return recent(self._calls, strategy, Level)
 
+    def catching_up(self, strategy: str) -> Level:
+        """Of a call behind a pause: for each token that was committed meanwhile."""
+        return recent(self._catching_up, strategy, Level)
+
     def processing(self, strategies: str) -> Curve:
         """Of what strategies do with the rows of a batch, by rows."""
         return recent(self._processing, strategies, lambda: Curve(slope=_DEFAULT_SLOPE))
@@ -341,6 +346,9 @@ class CostModel:
             "batches": curves(self._batches),
             "drafts": curves(self._drafts),
             "processing": curves(self._processing),
+            "catching_up": {
+                key: [level.log, level.variance] for key, level in self._catching_up.items() if level.known
+            },
         }
 
     @classmethod
@@ -349,7 +357,11 @@ class CostModel:
         try:
             parts = [dict(data[name]) for name in ("batches", "drafts", "processing")]
             batches, drafts, processing = ({k: Curve.from_dict(v) for k, v in part.items()} for part in parts)
-            return cls({int(bucket): curve for bucket, curve in batches.items()}, drafts, processing)
+            known = cls({int(bucket): curve for bucket, curve in batches.items()}, drafts, processing)
+            for key, (log, variance) in dict(data.get("catching_up", {})).items():
+                level = known.catching_up(key)
+                level.log, level.variance = _number(log, -_FAR, _FAR), max(_number(variance, 0, _FAR), 0.2**2)
         except (KeyError, TypeError, ValueError) as error:
             msg = f"not a cost model: {error!r}"
             raise ConfigError(msg) from error
+        return known

@@ -198,18 +198,20 @@ class Autoregressive(ModelBacked):
     def _predict(self, drafts: Sequence[_Draft], step: int) -> None:
         """One more token for each of ``drafts``, in one evaluation."""
         context, entries = self._context, []
-        context.use_head(step if self._chained else 0)
+        if self._chained:
+            context.use_head(step)
         for draft in drafts:
-            tokens, states, start = draft.inputs, draft.states, draft.start
+            tokens, start = draft.inputs, draft.start
             if self._chained:
                 # Another head is another layer, with memory of its own: it has to see all that came before.
                 tokens = [*tokens, *draft.tokens]
             elif step:
                 tokens, start = draft.tokens[-1:], draft.pos if self._shared else draft.pos + step
-            context.truncate(draft.seq, start - self.lag)
-            entries.append(self._entry(draft.seq, start - self.lag, tokens, states, output=True))
+            if self._chained or not step:
+                context.truncate(draft.seq, start - self.lag)
+            entries.append(self._entry(draft.seq, start - self.lag, tokens, draft.states, output=True))
         context.decode(entries)
-        states = context.states()
+        states: Rows | None = None
         for i, (draft, (token, probability)) in enumerate(zip(drafts, context.choices(), strict=True)):
             draft.n_steps += 1
             if draft.n_steps == context.n_heads and not self._shared:
@@ -219,8 +221,10 @@ class Autoregressive(ModelBacked):
                 continue
             draft.tokens.append(token)
             draft.done = len(draft.tokens) >= draft.limit
-            state = states[i : i + 1]  # a view, good until the next batch is filled
-            draft.states = np.concatenate([draft.states, state]) if self._chained else state
+            if not draft.done:
+                states = context.states() if states is None else states
+                state = states[i : i + 1]  # a view, good until the next batch is filled
+                draft.states = np.concatenate([draft.states, state]) if self._chained else state
 
     @override
     def observe(self, outcomes: Sequence[Outcome]) -> None:

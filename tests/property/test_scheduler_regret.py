@@ -113,6 +113,16 @@ def test_model_that_gets_better_is_noticed_although_asking_costs(behind: float) 
     assert slow <= 1.03
 
 
+def test_long_prompts_are_not_gone_through_for_drafts_that_were_wrong_before() -> None:
+    machine = Machine(target=CURVES["gpu flat"], draft=lambda n: 0.001 + 0.001 * n, behind=0.0002, noise=0.03)
+    scheduler = CostAware()
+    simulate(scheduler, machine, [Constant(0.05, 8)], n_tokens=N)
+    known = CostAware(CostModel.from_dict(scheduler.costs.to_dict()))
+    known._known = scheduler._known
+    run = simulate(known, machine, [Constant(0.05, 8)], n_tokens=300, prompt=4000, n_past=4000)
+    assert run.gain >= 0.98
+
+
 @pytest.mark.parametrize("curve", sorted(CURVES))
 def test_copied_passages_gain_more_than_any_fixed_length_brings(curve: str) -> None:
     machine = Machine(target=CURVES[curve], noise=0.03)
