@@ -15,9 +15,10 @@ from specframe.backends.llama.context import Context
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import BackendError, ClosedError, ConfigError
-from tests.support.blocks import RecordingDflash, RecordingDspark
+from specframe.strategies.dflash import Dflash
+from specframe.strategies.dspark import Dspark
+from tests.support.drafting import PROMPTS, engine, request, spec
 from tests.support.llama import Zoo
-from tests.support.mtp import PROMPTS, engine, request, spec
 
 #: Two layers of 64 values.
 WIDTH = 128
@@ -108,7 +109,7 @@ def test_a_native_failure_is_an_error(zoo: Zoo, monkeypatch: pytest.MonkeyPatch)
             context.draft([BlockEntry(0, 0, 7)])
 
 
-@pytest.mark.parametrize(("draft", "cls"), [("dflash", RecordingDflash), ("dspark-anchor", RecordingDspark)])
+@pytest.mark.parametrize(("draft", "cls"), [("dflash", Dflash), ("dspark-anchor", Dspark)])
 @pytest.mark.parametrize("n_seq", [1, 3])
 def test_small_batches_make_room_for_blocks(zoo: Zoo, draft: str, cls: Any, n_seq: int) -> None:
     """llama.cpp computes a block of each sequence at once, or ends the process."""
@@ -129,4 +130,4 @@ def test_a_draft_is_no_target(zoo: Zoo, draft: str) -> None:
 def test_files_are_named(zoo: Zoo, tmp_path: Path) -> None:
     missing = tmp_path / "missing.gguf"
     with engine(zoo("llama"), zoo("dflash")) as (running, _), pytest.raises(ConfigError, match=r"missing\.gguf"):
-        running.submit(request(PROMPTS[0], spec(missing, RecordingDflash)))
+        running.submit(request(PROMPTS[0], spec(missing, Dflash)))

@@ -19,8 +19,8 @@ from specframe.core.session import Session
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
 from specframe.testing import replay
+from tests.support.drafting import GREEDY, PROMPTS, SEEDED, engine, request, spec
 from tests.support.lossless import SCHEDULERS, check_stats
-from tests.support.mtp import GREEDY, PROMPTS, SEEDED, engine, request, spec
 
 Zoo = Callable[[str], Path]
 

@@ -12,8 +12,8 @@ from specframe.core.errors import RollbackError
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
+from tests.support.drafting import request
 from tests.support.llama import Zoo, feed, target, tokens
-from tests.support.mtp import request
 
 OPTIONS: list[dict[str, Any]] = [{}, {"n_rs_seq": 3}]
 

@@ -18,8 +18,8 @@ from specframe.strategies.dflash import Dflash
 from specframe.strategies.draft_model import DraftModel
 from specframe.strategies.eagle3 import Eagle3
 from specframe.strategies.mtp import Mtp
+from tests.support.drafting import engine, request, spec, strategy_of
 from tests.support.llama import Zoo
-from tests.support.mtp import engine, request, spec, strategy_of
 
 
 @pytest.fixture(scope="module")

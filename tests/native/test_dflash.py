@@ -1,4 +1,4 @@
-"""Block drafters: the text is the target's, and the drafts are what the weights say, come what may."""
+"""Block drafters: the drafts are what the weights say."""
 
 from __future__ import annotations
 
@@ -12,119 +12,33 @@ import pytest
 from specframe.backends.llama.gguf import inspect
 from specframe.core.errors import ConfigError
 from specframe.core.ports import Decoded
-from specframe.core.request import FinishReason
-from specframe.core.sampling import SamplingParams
+from specframe.core.strategy import BatchStrategy
+from specframe.strategies.dflash import Dflash
+from specframe.strategies.dflash2 import Dflash2
 from specframe.strategies.held_features import HeldFeatures
 from specframe.testing.zoo import Block, Lattice, Own, Reads, World, corrupt, dflash, targets
 from tests.support.acceptance import expected
-from tests.support.blocks import CASES, BlockCase, RecordingDflash, RecordingDflash2, wanted_of
+from tests.support.drafting import BLOCKS, PROMPTS, Case, engine, request, spec, strategy_of
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
-from tests.support.mtp import GREEDY, PROMPTS, SEEDED, compare_with_fresh_starts, engine, request, spec, strategy_of
 from tests.support.nvfp4 import nvfp4_copy
-from tests.support.recorded import Never, Pausing, Recording
-from tests.support.server import ask
 
 ERRORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 NOTHING = Own(embeddings=False, head=False)
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
-some_cases = pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3], CASES[4]], ids=str)
 #: Both strategies, with a lattice that leaves the choice to the logits.
 both_kinds = pytest.mark.parametrize(
-    ("cls", "lattice"), [(RecordingDflash, None), (RecordingDflash2, Lattice(weight=0.0))], ids=["dflash", "dflash2"]
+    ("cls", "lattice"), [(Dflash, None), (Dflash2, Lattice(weight=0.0))], ids=["dflash", "dflash2"]
 )
-
-
-# -- the text ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("n_seq", [1, 3])
-@each_case
-def test_the_text_is_the_targets(zoo: Zoo, case: BlockCase, n_seq: int, sampling: SamplingParams) -> None:
-    with engine(zoo(case.target), zoo(case.draft), n_seq=n_seq, **case.options) as (running, _):
-        plain = [running.submit(request(p, n=40, sampling=sampling)).result().tokens for p in PROMPTS]
-        for n_max in (1, 3, 20):
-            wanted = [request(p, wanted_of(zoo, case, n_max=n_max), n=40, sampling=sampling) for p in PROMPTS]
-            done = [generation.result() for generation in [running.submit(each) for each in wanted]]
-            assert [each.tokens for each in done] == plain
-            assert all(each.stats.accepted > 0 for each in done)
-            assert {each.stats.inactive_reason for each in done} == {None}
-
-
-@some_cases
-def test_a_full_context_ends_the_same_way(zoo: Zoo, case: BlockCase) -> None:
-    with engine(zoo(case.target), zoo(case.draft), n_ctx=64, **case.options) as (running, _):
-        prompt = PROMPTS[0] * 2
-        plain = running.submit(request(prompt, n=200)).result()
-        drafted = running.submit(request(prompt, wanted_of(zoo, case), n=200)).result()
-    assert drafted.tokens == plain.tokens
-    assert len(plain.tokens) == 64 + 1 - len(prompt)
-    assert drafted.finish_reason is plain.finish_reason is FinishReason.LENGTH
-    assert drafted.stats.accepted > 0
-
-
-@each_case
-def test_a_drafter_with_a_smaller_context_stops_drafting(zoo: Zoo, case: BlockCase) -> None:
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
-        plain = running.submit(request(PROMPTS[0])).result()
-        wanted = wanted_of(zoo, case, n_max=4, n_ctx=60, n_batch=2)
-        drafted = running.submit(request(PROMPTS[0], wanted)).result()
-        made = strategy_of(running, wanted).drafts
-    assert drafted.tokens == plain.tokens
-    assert drafted.stats.inactive_reason is None
-    assert all(len(history) - 1 <= 60 for history, ids in made if ids)
-    assert any(len(history) > 50 and ids for history, ids in made)
 
 
 # -- the wiring -------------------------------------------------------------------------------------------------------
 
 
-@each_case
-def test_a_draft_depends_on_the_text_alone(zoo: Zoo, case: BlockCase) -> None:
-    """Not on batches, acceptance, rollbacks, other sequences or earlier requests: each equals a fresh start's."""
-    with engine(zoo(case.target), zoo(case.draft), n_seq=3, n_ubatch=16, **case.options) as (running, _):
-        wanted = wanted_of(zoo, case, n_max=3)
-        for prompt in PROMPTS[:2]:
-            texts = [(prompt, 50), (PROMPTS[1], 20), (PROMPTS[2] * 3, 30)]  # the middle one ends first
-            for generation in [running.submit(request(text, wanted, n=n)) for text, n in texts]:
-                generation.result()
-        assert compare_with_fresh_starts(running, wanted, every=4) > 20
-
-
-@each_case
-def test_nothing_is_lost_while_drafting_pauses(zoo: Zoo, case: BlockCase) -> None:
-    """What was decoded in the meantime waits, some of it longer than features are kept waiting."""
-    with engine(zoo(case.target), zoo(case.draft), scheduler=Pausing, **case.options) as (running, _):
-        wanted = wanted_of(zoo, case, n_max=4)
-        plain = running.submit(request(PROMPTS[1], n=330)).result()
-        done = running.submit(request(PROMPTS[1], wanted, n=330)).result()
-        assert done.tokens == plain.tokens
-        assert done.stats.draft_steps < 14
-        assert compare_with_fresh_starts(running, wanted, every=1) > 10
-
-
-def test_nothing_is_evaluated_while_nothing_is_drafted(zoo: Zoo) -> None:
-    """Neither the prompt nor what follows, until too much waits."""
-    case = CASES[1]
-    with engine(zoo(case.target), zoo(case.draft), scheduler=Never) as (running, _):
-        wanted = wanted_of(zoo, case)
-        plain = running.submit(request(PROMPTS[0] * 5, n=60)).result()
-        assert running.submit(request(PROMPTS[0] * 5, wanted, n=60)).result().tokens == plain.tokens
-        strategy = strategy_of(running, wanted)
-        assert strategy._context.n_past(0) == 0
-        assert len(strategy._held[0].waiting) > 150
-        strategy._patience = 100
-        assert running.submit(request(PROMPTS[0] * 5, wanted, n=60)).result().tokens == plain.tokens
-        assert strategy._context.n_past(0) > 100
-        assert len(strategy._held[0].waiting) < 100
-
-
 @pytest.mark.parametrize("sections", [(), (16, 0, 0, 0)], ids=["rope", "mrope"])
 @both_kinds
 def test_a_drafter_that_reads_features_alone_needs_them_at_their_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: type[Recording], lattice: Lattice | None, sections: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: type[BatchStrategy], lattice: Lattice | None, sections: Any
 ) -> None:
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     block = Block(reads=Reads.FEATURES, error=0.0, rope_sections=sections)
@@ -165,7 +79,7 @@ def test_each_layer_goes_where_it_belongs(tmp_path: Path, zoo: Zoo, layers: tupl
         part[:, i] = matrix[:, i] * len(layers)
         draft = corrupt.edit(whole, tmp_path / f"{i}.gguf", tensors={"fc.weight": part.reshape(64, -1)})
         with engine(zoo("llama-bigram"), draft) as (running, _):
-            stats = running.submit(request(PROMPTS[0], spec(draft, RecordingDflash, n_max=4))).result().stats
+            stats = running.submit(request(PROMPTS[0], spec(draft, Dflash, n_max=4))).result().stats
         rates.append(stats.accepted / stats.verified)
     assert min(rates) > 0.95
 
@@ -180,7 +94,7 @@ def test_attention_is_of_the_kind_that_the_file_declares(
 ) -> None:
     draft = dflash(tmp_path / "draft.gguf", block=Block(causal=declared, expects_causal=expects))
     with engine(zoo("llama-bigram"), draft) as (running, _):
-        stats = running.submit(request(PROMPTS[0], spec(draft, RecordingDflash))).result().stats
+        stats = running.submit(request(PROMPTS[0], spec(draft, Dflash))).result().stats
     rate = stats.accepted_per_position[0] / stats.verified_per_position[0]
     assert rate == 1 if bool(declared) is expects else rate < 0.1
 
@@ -191,7 +105,7 @@ def test_attention_is_of_the_kind_that_the_file_declares(
 @pytest.mark.parametrize("error", ERRORS)
 @both_kinds
 def test_acceptance_is_what_the_weights_say(
-    tmp_path: Path, cls: type[Recording], lattice: Lattice | None, error: float
+    tmp_path: Path, cls: type[BatchStrategy], lattice: Lattice | None, error: float
 ) -> None:
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     draft = dflash(tmp_path / "draft.gguf", block=Block(error=error, strength=0.0), lattice=lattice)
@@ -209,7 +123,7 @@ def test_drafters_of_other_shapes_draft_the_same(tmp_path: Path, more: dict[str,
     blocks = Block(error=0.25, strength=0.0), Block(error=0.25, strength=0.0, **more)
     paths = [dflash(tmp_path / f"{i}.gguf", block=block) for i, block in enumerate(blocks)]
     with engine(target, paths[0]) as (running, _):
-        usual, other = (running.submit(request(PROMPTS[0], spec(path, RecordingDflash))).result() for path in paths)
+        usual, other = (running.submit(request(PROMPTS[0], spec(path, Dflash))).result() for path in paths)
     assert 0 < usual.stats.accepted == other.stats.accepted
     assert usual.stats.accepted_per_position == other.stats.accepted_per_position
 
@@ -217,7 +131,7 @@ def test_drafters_of_other_shapes_draft_the_same(tmp_path: Path, more: dict[str,
 @pytest.mark.parametrize("kind", ["Q8_0", "F16", "NVFP4"])
 @both_kinds
 def test_quantized_drafts_draft_the_same(
-    tmp_path: Path, cls: type[Recording], lattice: Lattice | None, kind: str
+    tmp_path: Path, cls: type[BatchStrategy], lattice: Lattice | None, kind: str
 ) -> None:
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     draft = dflash(tmp_path / "draft.gguf", block=Block(error=0.25), lattice=lattice)
@@ -230,7 +144,7 @@ def test_quantized_drafts_draft_the_same(
 
 
 @both_kinds
-def test_scales_beside_weights_are_applied(tmp_path: Path, cls: type[Recording], lattice: Lattice | None) -> None:
+def test_scales_beside_weights_are_applied(tmp_path: Path, cls: type[BatchStrategy], lattice: Lattice | None) -> None:
     """As in NVFP4 files: a weight is what is stored times one number."""
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     draft = dflash(tmp_path / "draft.gguf", block=Block(error=0.25), lattice=lattice)
@@ -264,50 +178,25 @@ def test_the_selector_decides_between_candidates(tmp_path: Path) -> None:
         dflash(path, block=Block(error=0.0, strength=0.0), lattice=Lattice(weight=weight))
         corrupt.edit(path, path, tensors={"output.weight": confused})
         with engine(target, path, n_seq=3) as (running, _):
-            started = [running.submit(request(p, spec(path, RecordingDflash2))) for p in PROMPTS]
+            started = [running.submit(request(p, spec(path, Dflash2))) for p in PROMPTS]
             stats = [generation.result().stats for generation in started]
         rates[weight] = sum(s.accepted for s in stats) / sum(s.verified for s in stats)
     assert rates[0.0] < 0.1
     assert rates[20.0] == 1.0
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[4], CASES[5]], ids=str)
-@pytest.mark.parametrize("settings", [{"n_max": 4}, {"n_max": 7, "n_min": 2, "p_min": 0.6}])
-def test_llama_cpps_server_drafts_the_same(zoo: Zoo, case: BlockCase, settings: dict[str, Any]) -> None:
-    theirs = ask(zoo(case.target), PROMPTS[:1], kind="DRAFT_DFLASH", draft=zoo(case.draft), max_tokens=96, **settings)
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, opened):
-        for prompt, answer in zip(PROMPTS[:1], theirs, strict=True):
-            done = running.submit(request(prompt, wanted_of(zoo, case, **settings))).result()
-            assert opened.vocab.detokenize(done.tokens).decode() == answer["choices"][0]["text"]
-            timings = answer["timings"]
-            assert (done.stats.verified, done.stats.accepted) == (timings["draft_n"], timings["draft_n_accepted"])
-
-
 # -- options ----------------------------------------------------------------------------------------------------------
 
 
-def test_choosing_on_the_host_gives_the_same_drafts(zoo: Zoo) -> None:
-    with engine(zoo("llama"), zoo("dflash"), n_seq=3) as (running, _):
-        for p_min in (0.0, 0.9):
-            made = []
-            for inside in (True, False, None):
-                wanted = spec(zoo("dflash"), RecordingDflash, n_max=4, p_min=p_min, backend_sampling=inside)
-                for generation in [running.submit(request(p, wanted)) for p in PROMPTS]:
-                    generation.result()
-                made.append(strategy_of(running, wanted).drafts)
-            assert made[0] == made[1] == made[2]
-            assert any(ids for _, ids in made[0])
-
-
-@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[4]], ids=str)
-def test_memory_formats_are_taken(zoo: Zoo, case: BlockCase) -> None:
-    with engine(zoo(case.target), zoo(case.draft), **case.options) as (running, _):
+@pytest.mark.parametrize("case", [BLOCKS[0], BLOCKS[3], BLOCKS[4]], ids=str)
+def test_memory_formats_are_taken(zoo: Zoo, case: Case) -> None:
+    with case.engine(zoo) as (running, _):
         plain, *drafted = (
             running.submit(request(PROMPTS[0], strategy)).result()
-            for strategy in (None, wanted_of(zoo, case), wanted_of(zoo, case, type_k="q8_0", type_v="q8_0", threads=1))
+            for strategy in (None, case.spec(zoo), case.spec(zoo, type_k="q8_0", type_v="q8_0", threads=1))
         )
         sizes = [
-            strategy_of(running, wanted_of(zoo, case, **types))._context.save_state(0).nbytes
+            strategy_of(running, case.spec(zoo, **types))._context.save_state(0).nbytes
             for types in ({}, {"type_k": "q8_0", "type_v": "q8_0", "threads": 1})
         ]
     assert [each.tokens for each in drafted] == [plain.tokens] * 2
@@ -317,37 +206,13 @@ def test_memory_formats_are_taken(zoo: Zoo, case: BlockCase) -> None:
 
 def test_options_that_cannot_work_are_refused(zoo: Zoo) -> None:
     with pytest.raises(ConfigError, match=r"n_min=5 .*n_max=4"):
-        spec(zoo("dflash"), RecordingDflash, n_min=5, n_max=4)
+        spec(zoo("dflash"), Dflash, n_min=5, n_max=4)
     with pytest.raises(ConfigError, match="no option 'backend_sampling'"):
-        spec(zoo("dflash2"), RecordingDflash2, backend_sampling=True)
+        spec(zoo("dflash2"), Dflash2, backend_sampling=True)
     with engine(zoo("llama"), zoo("dflash")) as (running, _):
         for options, named in (({"type_k": "q3_k"}, "type_k 'q3_k'"), ({"type_v": "f64"}, "type_v 'f64'")):
             with pytest.raises(ConfigError, match=named):
-                running.submit(request(PROMPTS[0], spec(zoo("dflash"), RecordingDflash, **options)))
+                running.submit(request(PROMPTS[0], spec(zoo("dflash"), Dflash, **options)))
         with pytest.raises(ConfigError, match="'dflash2', not for 'dflash'"):
-            running.submit(request(PROMPTS[0], spec(zoo("dflash2"), RecordingDflash)))
-        assert running.submit(request(PROMPTS[0], spec(zoo("dflash"), RecordingDflash))).result().stats.accepted > 0
-
-
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
-def test_unlikely_tokens_are_not_drafted(zoo: Zoo, case: BlockCase) -> None:
-    with engine(zoo(case.target), zoo(case.draft)) as (running, _):
-        done = [running.submit(request(PROMPTS[0], wanted_of(zoo, case, p_min=p))).result() for p in (0.0, 0.9, 1.0)]
-    rates = [each.stats.accepted / max(1, each.stats.verified) for each in done]
-    assert done[0].tokens == done[1].tokens == done[2].tokens
-    assert done[0].stats.verified > done[1].stats.verified > 0
-    assert rates[1] > rates[0]
-    assert done[2].stats.drafted == 0
-    assert done[2].stats.inactive_reason == "nothing-proposed"
-
-
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
-def test_short_drafts_are_dropped(zoo: Zoo, case: BlockCase) -> None:
-    with engine(zoo(case.target), zoo(case.draft)) as (running, _):
-        wanted = wanted_of(zoo, case, n_max=6, n_min=3, p_min=0.9)
-        done = running.submit(request(PROMPTS[0], wanted)).result()
-        # Near the end of the budget a shorter one is all that is wanted.
-        lengths = {len(ids) for history, ids in strategy_of(running, wanted).drafts if len(history) < 19 + 90}
-    assert lengths <= {0, 3, 4, 5, 6}
-    assert len(lengths) > 1
-    assert done.stats.accepted > 0
+            running.submit(request(PROMPTS[0], spec(zoo("dflash2"), Dflash)))
+        assert running.submit(request(PROMPTS[0], spec(zoo("dflash"), Dflash))).result().stats.accepted > 0

@@ -1,6 +1,8 @@
-"""Draft models of all sorts, on targets whose logits are the same at every width, when decoding fails."""
+"""Draft models of every kind when something goes wrong: requests that are left, interrupted or sabotaged."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,92 @@ from specframe.strategies.dflash2 import Dflash2
 from specframe.strategies.draft_model import DraftModel
 from specframe.strategies.eagle3 import Eagle3
 from specframe.testing import Output
+from tests.support.drafting import (
+    BLOCKS,
+    CASES,
+    GREEDY,
+    PROMPTS,
+    SOME,
+    SOME_BLOCKS,
+    SOME_TOKENWISE,
+    Case,
+    request,
+    spec,
+    strategy_of,
+)
 from tests.support.exact import ExactZoo, Memory, every_memory, fresh, once, watched
 from tests.support.llama import Zoo
 from tests.support.lossless import SCHEDULERS, drafted
-from tests.support.mtp import spec
+
+# -- left by the consumer ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_cancelled_request_leaves_nothing_behind(zoo: Zoo, case: Case) -> None:
+    with case.engine(zoo) as (running, _):
+        wanted = case.spec(zoo, n_max=4)
+        reference = running.submit(request(PROMPTS[0], wanted)).result()
+        for n_chunks in (1, 2, 5):
+            generation = running.submit(request(PROMPTS[1], wanted))
+            for _ in range(n_chunks):
+                next(generation)
+            generation.close()
+            again = running.submit(Request(prompt=PROMPTS[0], max_tokens=96, sampling=GREEDY, strategy=wanted)).result()
+            assert again.tokens == reference.tokens
+            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
+
+
+@pytest.mark.parametrize("order", ["model", "target", "engine"])
+@pytest.mark.parametrize("case", [*SOME, BLOCKS[5]], ids=str)
+def test_things_may_be_closed_in_any_order(zoo: Zoo, case: Case, order: str) -> None:
+    with case.engine(zoo) as (running, opened):
+        wanted = case.spec(zoo, n_max=3)
+        running.submit(request(PROMPTS[0], wanted, n=10)).result()
+        context = strategy_of(running, wanted)._context
+        {"model": opened.model, "target": opened, "engine": running}[order].close()  # type: ignore[attr-defined]
+        assert context.closed
+
+
+# -- sabotaged --------------------------------------------------------------------------------------------------------
+
+PLACES = [
+    *((case, where) for where in ("decode", "choices", "truncate") for case in SOME_TOKENWISE),
+    *((case, where) for where in ("inject", "draft", "truncate", "_evaluate") for case in SOME_BLOCKS),
+]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize(("case", "where"), PLACES, ids=str)
+def test_a_failing_draft_costs_speed_only(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, case: Case, where: str, error: BaseException
+) -> None:
+    with case.engine(zoo) as (running, _):
+        wanted = case.spec(zoo, n_max=3)
+        plain = running.submit(request(PROMPTS[0], n=40)).result().tokens
+        reference = running.submit(request(PROMPTS[0], wanted, n=40)).result()
+        context = strategy_of(running, wanted)._context
+        original = getattr(context, where)
+        for nth in (1, 3, 4, 7, 10):
+            calls = iter(range(1, 1000))
+
+            def fail(*args: Any, calls: Any = calls, nth: int = nth, **more: Any) -> Any:
+                if next(calls) == nth:
+                    raise error
+                return original(*args, **more)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(context, where, fail)
+                generation = running.submit(request(PROMPTS[0], wanted, n=40))
+                try:
+                    assert generation.result().tokens == plain
+                except KeyboardInterrupt:
+                    generation.close()
+            again = running.submit(request(PROMPTS[0], wanted, n=40)).result()
+            assert again.tokens == plain
+            assert again.stats.accepted_per_position == reference.stats.accepted_per_position
+
+
+# -- targets whose logits are the same at every width -----------------------------------------------------------------
 
 SAMPLING = SamplingParams(seed=21, temperature=1.2, top_k=0, repeat_penalty=1.05, logprobs=1)
 REQUEST = Request(prompt=tuple(b"the cat the cat the "), max_tokens=30, sampling=SAMPLING)

@@ -20,9 +20,9 @@ from specframe.plugins import Registry
 from specframe.strategies.draft_model import DraftModel
 from specframe.testing.zoo import World, drafts, targets
 from tests.support.acceptance import ERRORS, expected
+from tests.support.drafting import PROMPTS, engine, request, spec, strategy_of
 from tests.support.llama import Zoo
-from tests.support.mtp import PROMPTS, RecordingDraftModel, engine, request, spec, strategy_of
-from tests.support.server import ask
+from tests.support.recorded import recording
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -33,17 +33,6 @@ def test_acceptance_is_what_the_weights_say(tmp_path: Path, error: float) -> Non
         for prompt in PROMPTS:
             stats = running.submit(request(prompt, spec(draft, DraftModel, n_max=4))).result().stats
             assert (stats.verified, stats.accepted) == expected(World(), prompt, 96, World().wrong(error), 4)
-
-
-@pytest.mark.parametrize(("name", "settings"), [("draft-simple", {"n_max": 4}), ("qwen3", {"n_max": 5, "p_min": 0.97})])
-def test_llama_cpps_server_drafts_the_same(zoo: Zoo, name: str, settings: dict[str, Any]) -> None:
-    theirs = ask(zoo("llama"), PROMPTS, kind="DRAFT_SIMPLE", draft=zoo(name), max_tokens=96, **settings)
-    with engine(zoo("llama"), zoo(name)) as (running, opened):
-        for prompt, answer in zip(PROMPTS, theirs, strict=True):
-            done = running.submit(request(prompt, spec(zoo(name), DraftModel, **settings))).result()
-            assert opened.vocab.detokenize(done.tokens).decode() == answer["choices"][0]["text"]
-            timings = answer["timings"]
-            assert (done.stats.verified, done.stats.accepted) == (timings["draft_n"], timings["draft_n_accepted"])
 
 
 def test_a_model_drafts_for_itself(zoo: Zoo) -> None:
@@ -67,7 +56,7 @@ def test_the_target_evaluates_nothing_again_for_it(zoo: Zoo) -> None:
     """A draft model that comes late reads by itself what the target holds."""
     draft = zoo("draft-simple")
     with engine(zoo("llama"), draft) as (running, _):
-        wanted = spec(draft, RecordingDraftModel, n_max=4)
+        wanted = spec(draft, recording(DraftModel), n_max=4)
         first = running.submit(request(PROMPTS[2] * 3, n=20, reuse_prefix=True)).result()
         history = [*PROMPTS[2] * 3, *first.tokens, *b" and then"]
         second = running.submit(request(history, wanted, n=40, reuse_prefix=True)).result()

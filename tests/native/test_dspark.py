@@ -12,13 +12,13 @@ import pytest
 import specframe
 from specframe.backends.llama.gguf import inspect
 from specframe.core.errors import ConfigError
+from specframe.strategies.dspark import Dspark
 from specframe.testing.zoo import Block, Markov, Own, Reads, World, corrupt, dflash, targets
 from tests.support.acceptance import expected
-from tests.support.blocks import RecordingDspark
+from tests.support.drafting import PROMPTS, engine, request, spec, strategy_of
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
-from tests.support.mtp import PROMPTS, engine, request, spec, strategy_of
-from tests.support.server import ask
+from tests.support.recorded import recording
 
 #: Share of errors in the weights -> share of a draft of four that llama.cpp's server accepts, by layout.
 UPSTREAM = {
@@ -59,7 +59,7 @@ def test_acceptance_is_what_the_weights_say(tmp_path: Path, layout: str, own: Ow
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     draft = drafter(tmp_path / "draft.gguf", layout, error=error, own=own)
     with engine(target, draft, n_seq=3) as (running, _):
-        wanted = spec(draft, RecordingDspark, n_max=4)
+        wanted = spec(draft, Dspark, n_max=4)
         for prompt, generation in [(p, running.submit(request(p, wanted))) for p in PROMPTS]:
             stats = generation.result().stats
             assert (stats.verified, stats.accepted) == expected(World(), prompt, 96, World().wrong(error), 4)
@@ -72,7 +72,7 @@ def test_acceptance_is_upstreams(tmp_path: Path, layout: str, error: float) -> N
     markov = Markov(from_anchor=layout == "anchor")
     draft = dflash(tmp_path / "draft.gguf", block=Block(backbone=False, error=error), markov=markov)
     with engine(target, draft, n_seq=3) as (running, _):
-        wanted = spec(draft, RecordingDspark, n_max=4)
+        wanted = spec(draft, Dspark, n_max=4)
         done = [generation.result().stats for generation in [running.submit(request(p, wanted)) for p in PROMPTS]]
     rate = sum(stats.accepted for stats in done) / sum(stats.verified for stats in done)
     assert rate == pytest.approx(UPSTREAM[layout][error], abs=0.03)
@@ -84,25 +84,10 @@ def test_quantized_drafts_draft_the_same(zoo: Zoo, tmp_path: Path, layout: str, 
     draft = zoo(f"dspark-{layout}")
     smaller = quantized(draft, tmp_path / "smaller.gguf", kind=kind)
     with engine(zoo("llama-bigram"), draft, n_seq=2) as (running, _):
-        wanted = [spec(path, RecordingDspark, n_max=4, p_min=0.5) for path in (draft, smaller)]
+        wanted = [spec(path, Dspark, n_max=4, p_min=0.5) for path in (draft, smaller)]
         full, small = (running.submit(request(PROMPTS[0], each)).result().stats for each in wanted)
     assert 0 < full.accepted == small.accepted
     assert full.accepted_per_position == small.accepted_per_position
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_choosing_on_the_host_gives_the_same_drafts(zoo: Zoo, layout: str) -> None:
-    draft = zoo(f"dspark-{layout}")
-    with engine(zoo("llama"), draft, n_seq=3) as (running, _):
-        for p_min in (0.0, 0.5):
-            made = []
-            for inside in (True, False):
-                wanted = spec(draft, RecordingDspark, n_max=4, p_min=p_min, backend_sampling=inside)
-                for generation in [running.submit(request(p, wanted)) for p in PROMPTS]:
-                    generation.result()
-                made.append(strategy_of(running, wanted).drafts)
-            assert made[0] == made[1]
-            assert any(ids for _, ids in made[0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -110,7 +95,7 @@ def test_a_whole_block_is_drafted(zoo: Zoo, layout: str) -> None:
     """One token more where the anchor's row predicts too."""
     draft, n_block = zoo(f"dspark-{layout}"), {"anchor": 8, "bonus": 7}[layout]
     with engine(zoo("llama-bigram"), draft) as (running, _):
-        wanted = spec(draft, RecordingDspark, n_max=20)
+        wanted = spec(draft, recording(Dspark), n_max=20)
         running.submit(request(PROMPTS[0], wanted)).result()
         strategy = strategy_of(running, wanted)
     assert strategy.max_draft == n_block
@@ -124,7 +109,7 @@ def test_drafts_read_what_the_target_computed(tmp_path: Path, monkeypatch: pytes
     markov = Markov(from_anchor=layout == "anchor", scores=False)
     draft = dflash(tmp_path / "draft.gguf", block=Block(reads=Reads.FEATURES, error=0.0), markov=markov)
     with engine(target, draft, n_seq=3) as (running, _):
-        wanted = spec(draft, RecordingDspark, n_max=4)
+        wanted = spec(draft, Dspark, n_max=4)
         right = [running.submit(request(p, wanted)).result().stats for p in PROMPTS]
         context = strategy_of(running, wanted)._context
         inject = context.inject
@@ -148,14 +133,14 @@ def test_drafts_end_where_the_confidence_head_says(tmp_path: Path, layout: str, 
     draft, wrong = drafter(tmp_path / "draft.gguf", layout, error=0.25), World().wrong(0.25)
     with engine(target, draft, n_seq=n_seq) as (running, _):
         for p_min in (0.5, 0.9):  # sigmoid(3) is 0.95, sigmoid(-5) is 0.007
-            wanted = spec(draft, RecordingDspark, n_max=4, p_min=p_min)
+            wanted = spec(draft, Dspark, n_max=4, p_min=p_min)
             for prompt, generation in [(p, running.submit(request(p, wanted))) for p in PROMPTS]:
                 stats = generation.result().stats
                 assert stats.verified == stats.accepted == expected(World(), prompt, 96, wrong, 4)[1] > 0
-        lenient = spec(draft, RecordingDspark, n_max=4, p_min=0.001)
+        lenient = spec(draft, Dspark, n_max=4, p_min=0.001)
         stats = running.submit(request(PROMPTS[0], lenient)).result().stats
         assert (stats.verified, stats.accepted) == expected(World(), PROMPTS[0], 96, wrong, 4)
-        strict = running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, p_min=0.96))).result().stats
+        strict = running.submit(request(PROMPTS[0], spec(draft, Dspark, p_min=0.96))).result().stats
         assert (strict.drafted, strict.inactive_reason) == (0, "nothing-proposed")
 
 
@@ -165,8 +150,8 @@ def test_a_probability_without_a_confidence_head_is_refused(tmp_path: Path, mark
     draft = drafter(tmp_path / "draft.gguf", "anchor", error=0.25, **markov)
     with engine(target, draft) as (running, _):
         with pytest.raises(ConfigError, match=r"draft\.gguf has no confidence head .* p_min=0\.5 .* leave p_min at 0"):
-            running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, p_min=0.5)))
-        stats = running.submit(request(PROMPTS[0], spec(draft, RecordingDspark, n_max=4))).result().stats
+            running.submit(request(PROMPTS[0], spec(draft, Dspark, p_min=0.5)))
+        stats = running.submit(request(PROMPTS[0], spec(draft, Dspark, n_max=4))).result().stats
         assert (stats.verified, stats.accepted) == expected(World(), PROMPTS[0], 96, World().wrong(0.25), 4)
 
 
@@ -191,31 +176,8 @@ def test_short_drafts_are_dropped(tmp_path: Path) -> None:
     target = targets.dense(tmp_path / "target.gguf", strength=0.0)
     draft = drafter(tmp_path / "draft.gguf", "bonus", error=0.25)
     with engine(target, draft) as (running, _):
-        wanted = spec(draft, RecordingDspark, n_max=4, n_min=3, p_min=0.5)
+        wanted = spec(draft, recording(Dspark), n_max=4, n_min=3, p_min=0.5)
         stats = running.submit(request(PROMPTS[0], wanted)).result().stats
         lengths = {len(ids) for history, ids in strategy_of(running, wanted).drafts if len(history) < 19 + 90}
     assert lengths == {0, 3, 4}
     assert stats.accepted == stats.verified > 0
-
-
-# -- a peer -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("target", "name", "settings"),
-    [
-        ("llama", "dspark-anchor", {"n_max": 4, "p_min": 0.0}),
-        ("llama", "dspark-bonus", {"n_max": 7, "n_min": 2, "p_min": 0.5}),
-        ("qwen35", "dspark-anchor", {"n_max": 8, "n_min": 2, "p_min": 0.5}),
-        ("gemma4", "dspark-bonus", {"n_max": 3, "p_min": 0.0}),
-    ],
-)
-def test_llama_cpps_server_drafts_the_same(zoo: Zoo, target: str, name: str, settings: dict[str, Any]) -> None:
-    theirs = ask(zoo(target), PROMPTS[:1], kind="DRAFT_DSPARK", draft=zoo(name), max_tokens=96, **settings)
-    options = {"n_rs_seq": settings["n_max"]} if target == "qwen35" else {}
-    with engine(zoo(target), zoo(name), **options) as (running, opened):
-        done = running.submit(request(PROMPTS[0], spec(zoo(name), RecordingDspark, **settings))).result()
-        assert opened.vocab.detokenize(done.tokens).decode() == theirs[0]["choices"][0]["text"]
-        timings = theirs[0]["timings"]
-        assert (done.stats.verified, done.stats.accepted) == (timings["draft_n"], timings["draft_n_accepted"])
-        assert done.stats.accepted > 0

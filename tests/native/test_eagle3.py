@@ -23,8 +23,9 @@ from specframe.strategies.eagle3 import Eagle3
 from specframe.testing.zoo import Own, Vocabulary, World, corrupt, drafts, targets
 from specframe.testing.zoo.world import linear, side_by_side
 from tests.support.acceptance import ERRORS, expected
+from tests.support.drafting import PROMPTS, engine, request, spec, strategy_of
 from tests.support.llama import Zoo
-from tests.support.mtp import PROMPTS, RecordingEagle3, engine, request, spec, strategy_of
+from tests.support.recorded import recording
 
 #: Targets of each kind; drafts of the zoo share their vocabulary's tokens, not always its pre-tokenizer.
 WORLDS = {"llama": World(), "gemma4": World(), "qwen35": World(vocabulary=Vocabulary.byte_level(pre="qwen35"))}
@@ -124,7 +125,7 @@ def test_states_stay_with_their_tokens_when_the_context_shifts(tmp_path: Path, n
 def made(target: Path, draft: Path) -> list[Any]:
     """Drafts for each prompt, with what they continue."""
     with engine(target, draft) as (running, _):
-        wanted = spec(draft, RecordingEagle3, n_max=4)
+        wanted = spec(draft, recording(Eagle3), n_max=4)
         for prompt in PROMPTS:
             running.submit(request(prompt, wanted)).result()
         return list(strategy_of(running, wanted).drafts)

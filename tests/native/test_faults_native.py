@@ -25,9 +25,9 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.testing import Output, Poison, tape
+from tests.support.drafting import PROMPTS, request, spec, strategy_of
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
-from tests.support.mtp import PROMPTS, request, spec, strategy_of
 
 N_SEQ = 3
 #: Native functions of a step, and what each answers when it refuses.

@@ -1,4 +1,4 @@
-"""Prediction heads: the text is the target's, and the drafts are what the heads predict, whatever happened before."""
+"""Prediction heads: the drafts are what the heads predict."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ from specframe.core.ports import Decoded
 from specframe.strategies.drafting import HeldSequence
 from specframe.testing.zoo import Nextn, Vocabulary, World, drafts, targets
 from tests.support.acceptance import ERRORS, expected
+from tests.support.drafting import PROMPTS, engine, request, spec
 from tests.support.llama import Zoo
-from tests.support.mtp import CASES, PROMPTS, Case, RecordingMtp, engine, request, spec, strategy_of
-
-
-def path_of(zoo: Zoo, name: str | None) -> Path | None:
-    return None if name is None else zoo(name)
-
 
 # -- the wiring -------------------------------------------------------------------------------------------------------
 
@@ -72,44 +67,3 @@ def test_an_assistant_errs_as_often_as_it_should(tmp_path: Path, error: float) -
         for prompt in PROMPTS:
             stats = running.submit(request(prompt, spec(draft, n_max=4))).result().stats
             assert (stats.verified, stats.accepted) == expected(World(), prompt, 96, wrong, 4)
-
-
-def test_unlikely_tokens_are_not_drafted(zoo: Zoo) -> None:
-    with engine(zoo("qwen35-mtp")) as (running, _):
-        done = [running.submit(request(PROMPTS[0], spec(n_max=6, p_min=p))).result() for p in (0.0, 0.9998, 1.0)]
-    rates = [each.stats.accepted / max(1, each.stats.verified) for each in done]
-    assert done[0].tokens == done[1].tokens == done[2].tokens
-    assert done[0].stats.verified > done[1].stats.verified > 0
-    assert rates[1] > rates[0]
-    assert done[2].stats.drafted == 0
-    assert done[2].stats.inactive_reason == "nothing-proposed"
-
-
-def test_short_drafts_are_dropped(zoo: Zoo) -> None:
-    with engine(zoo("qwen35-mtp")) as (running, _):
-        wanted = spec(None, RecordingMtp, n_max=4, n_min=3, p_min=0.9998)
-        done = running.submit(request(PROMPTS[0], wanted)).result()
-        # Near the end of the budget a shorter one is all that is wanted.
-        lengths = {len(ids) for history, ids in strategy_of(running, wanted).drafts if len(history) < 19 + 90}
-    assert lengths <= {0, 3, 4}
-    assert len(lengths) > 1
-    assert done.stats.accepted > 0
-
-
-# -- what happened before ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES[5:], ids=str)
-def test_heads_that_come_late_leave_running_requests_alone(zoo: Zoo, case: Case) -> None:
-    """llama.cpp empties a memory when a context that will share it is made."""
-    draft = path_of(zoo, case.draft)
-    with engine(zoo(case.target), draft, n_seq=3, **case.options) as (running, _):
-        plain = [running.submit(request(p, n=60)).result().tokens for p in PROMPTS]
-        early = running.submit(request(PROMPTS[0], n=60))
-        first = [next(early).tokens for _ in range(9)]
-        late = [running.submit(request(p, spec(draft, n_max=n), n=60)) for n, p in enumerate(PROMPTS[1:], start=2)]
-        assert [generation.result().tokens for generation in late] == plain[1:]
-        done = early.result()
-        assert done.tokens == plain[0]
-        assert done.tokens[:9] == tuple(token for part in first for token in part)
-        assert done.stats.rollbacks == {}

@@ -23,8 +23,8 @@ from specframe.core.strategy import StrategyContext, StrategySpec
 from specframe.strategies.mtp import Mtp
 from specframe.testing import ScriptedTarget
 from specframe.testing.zoo import Shape, Vocabulary, World, corrupt, drafts, targets
+from tests.support.drafting import engine, request, spec
 from tests.support.llama import Zoo
-from tests.support.mtp import engine, request, spec
 
 Make = Callable[[Zoo, Path], tuple[Path, Path | None]]
 

@@ -20,9 +20,9 @@ from specframe.strategies.eagle3 import Eagle3
 from specframe.strategies.mtp import Mtp
 from specframe.strategies.ngram_k import NgramK
 from specframe.testing import Noisy
+from tests.support.drafting import PROMPTS, engine, request, spec
 from tests.support.exact import WatchedTarget, once
 from tests.support.llama import Zoo
-from tests.support.mtp import PROMPTS, engine, request, spec
 from tests.support.resident import resident_bytes
 
 #: What drafts in the i-th request, given the target's text and the draft file.

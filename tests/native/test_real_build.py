@@ -34,7 +34,7 @@ TESTS = (
     "tests/native/test_features.py",
     "tests/native/test_lossless_native.py",
     "tests/native/test_model.py",
-    "tests/native/test_draft_session.py",
+    "tests/native/test_draft_memory.py",
     "tests/native/test_block_context.py",
     "tests/native/test_sampler.py",
     "tests/native/test_session_native.py",

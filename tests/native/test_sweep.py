@@ -28,10 +28,10 @@ from specframe.core.strategy import StrategySpec
 from specframe.plugins import Registry
 from specframe.testing import Output
 from specframe.testing.zoo import NAMES
+from tests.support.drafting import request
 from tests.support.exact import quantized
 from tests.support.llama import Zoo
 from tests.support.lossless import check_stats
-from tests.support.mtp import request
 
 #: Targets, and how their memory is kept: each kind of rollback.
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {

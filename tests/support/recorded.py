@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from specframe.core.scheduler import Candidate, SchedulerStats, Unlimited
@@ -20,6 +21,12 @@ class Recording(BatchStrategy):
         for request, result in zip(requests, results, strict=True):
             self.drafts.append((tuple(request.history[:]), tuple(result)))
         return results
+
+
+@functools.cache
+def recording(cls: type[BatchStrategy]) -> type[BatchStrategy]:
+    """``cls``, recorded."""
+    return type(f"Recording{cls.__name__}", (Recording, cls), {"name": f"recording-{cls.name}"})
 
 
 class Pausing(Unlimited):

@@ -14,28 +14,34 @@ MARK = "\n@answer@"
 
 
 def ask(
-    model: Path, prompts: Sequence[Sequence[int]], *, kind: str, draft: Path | None = None, **settings: Any
-) -> list[dict[str, Any]]:
-    """Greedy completions of ``prompts``, each with the text and what the server says about its drafts.
+    model: Path,
+    prompts: Sequence[Sequence[int]],
+    settings: Sequence[dict[str, Any]],
+    *,
+    kind: str,
+    draft: Path | None = None,
+    max_tokens: int = 96,
+) -> list[list[dict[str, Any]]]:
+    """Greedy completions for each of ``settings``, with their texts and what the server says about its drafts.
 
     Args:
         model: the target.
         prompts: token ids.
+        settings: ``n_max``, ``n_min``, ``p_min`` and ``backend_sampling`` of the drafts; a server for each.
         kind: name of a ``common_speculative_type`` without its prefix.
         draft: file of the draft model.
-        **settings: ``n_max``, ``n_min``, ``p_min`` and ``backend_sampling`` of the drafts, and ``max_tokens``.
+        max_tokens: of each completion.
     """
     request = {
         "model": str(model),
         "draft": None if draft is None else str(draft),
         "kind": kind,
         "prompts": [list(prompt) for prompt in prompts],
-        **settings,
+        "max_tokens": max_tokens,
     }
-    done = subprocess.run(
-        [sys.executable, __file__, json.dumps(request)], capture_output=True, text=True, check=True, timeout=120
-    )
-    answers: list[dict[str, Any]] = json.loads(done.stdout.rpartition(MARK)[2])
+    program = [sys.executable, __file__, json.dumps([{**request, **each} for each in settings])]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+    answers: list[list[dict[str, Any]]] = json.loads(done.stdout.rpartition(MARK)[2])
     return answers
 
 
@@ -79,4 +85,4 @@ def _serve(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(MARK + json.dumps(_serve(json.loads(sys.argv[1]))))
+    sys.stdout.write(MARK + json.dumps([_serve(request) for request in json.loads(sys.argv[1])]))
