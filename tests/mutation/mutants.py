@@ -25,7 +25,8 @@ class Mutant:
     caught_by: tuple[str, ...]
     """Names of scenarios (see battery.py) that must fail, among others perhaps."""
 
-    def _function(self) -> FunctionType:
+    def function(self) -> FunctionType:
+        """The one that is broken."""
         module_name, _, qualified = self.where.partition(":")
         module = importlib.import_module(f"specframe.core.{module_name}")
         found = functools.reduce(inspect.getattr_static, qualified.split("."), module)
@@ -38,7 +39,7 @@ class Mutant:
     @contextmanager
     def alive(self) -> Iterator[None]:
         """The core is broken in here; everything that holds the function sees it."""
-        function = self._function()
+        function = self.function()
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.old) == 1, f"{self.where}: {self.old!r} must occur once; move the mutant with the code"
         lines = source.replace(self.old, self.new).splitlines()

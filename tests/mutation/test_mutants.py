@@ -19,4 +19,11 @@ def test_broken_core_is_caught(mutant: Mutant) -> None:
     with mutant.alive():
         missed = [name for name in mutant.caught_by if not fails(name)]
     assert not missed, f"not noticed by: {missed}"
-    assert not any(fails(name) for name in mutant.caught_by), "the core is whole again"
+
+
+def test_the_core_is_whole_afterwards() -> None:
+    function = MUTANTS[0].function()
+    code = function.__code__
+    with MUTANTS[0].alive():
+        assert function.__code__ is not code
+    assert function.__code__ is code

@@ -31,9 +31,9 @@ from tests.support.lossless import SCHEDULERS, OnSteadyMachine, check_stats, dra
 NARROW = 60
 
 
-#: A tenth of what the profile asks for: each example runs several requests on a model.
+#: A part of what the profile asks for: each example runs several requests on a model.
 modestly = settings(
-    max_examples=max(10, settings().max_examples // 10),
+    max_examples=max(10, settings().max_examples // 15),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -200,11 +200,16 @@ def sweep_specs(right: Sequence[int]) -> Iterator[tuple[str, StrategySpec]]:
         yield f"batch-crash-{where}", StrategySpec.of(AsBatch, {"cls": inner.cls, "options": inner.options})
 
 
-@pytest.mark.slow
 @every_memory
 @pytest.mark.parametrize("scheduler", SCHEDULERS, ids=["unlimited", "cost-aware"])
 @pytest.mark.parametrize("n_seq", [1, 3])
-def test_sweep(exact_zoo: ExactZoo, memory: Memory, scheduler: Callable[[], DraftScheduler], n_seq: int) -> None:
+@pytest.mark.parametrize(
+    "stride", [pytest.param(6, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.sweep)], ids=["some", "all"]
+)
+def test_every_sampling_with_every_drafter(
+    exact_zoo: ExactZoo, memory: Memory, scheduler: Callable[[], DraftScheduler], n_seq: int, stride: int
+) -> None:
+    """Or with every ``stride``-th by turns, so that each sampling and each drafter is there."""
     model = exact_zoo(memory.model, eos=A_LETTER)
     for i, (name, sampling) in enumerate(SAMPLINGS.items()):
         wanted = [Request(prompt=prompt, max_tokens=36, sampling=sampling) for prompt in PROMPTS[:n_seq]]
@@ -212,8 +217,7 @@ def test_sweep(exact_zoo: ExactZoo, memory: Memory, scheduler: Callable[[], Draf
         tapes = [right_tape(model, request, **memory.options) for request in wanted]
         every = [list(sweep_specs(right)) for right in tapes]
         with watched(model, n_seq=n_seq, **memory.options) as target, Engine(target, scheduler=scheduler) as engine:
-            # In company every other strategy, by turns.
-            for column in list(zip(*every, strict=True))[i % 2 :: 2] if n_seq > 1 else zip(*every, strict=True):
+            for column in list(zip(*every, strict=True))[i % stride :: stride]:
                 running = [engine.submit(drafted(r, spec)) for r, (_, spec) in zip(wanted, column, strict=True)]
                 for generation, right in zip(running, expected, strict=True):
                     right.check_equals(Output.of(generation.result()), f"{name} sampling with {column[0][0]}")

@@ -80,7 +80,12 @@ def test_the_backend_works_on_it_as_on_the_wheel(built: NativeBuild) -> None:
             *TESTS,
         ],
         cwd=ROOT,
-        env={**os.environ, "SPECFRAME_LLAMA_LIB": str(built.path), "SPECFRAME_CACHE": ""},
+        env={
+            **os.environ,
+            "SPECFRAME_LLAMA_LIB": str(built.path),
+            "SPECFRAME_CACHE": "",
+            "HYPOTHESIS_PROFILE": "dev",
+        },
         capture_output=True,
         text=True,
         check=False,
