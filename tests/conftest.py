@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 # The same library on every machine, whatever was built there; SPECFRAME_LLAMA_LIB tests another one.
 os.environ.setdefault("SPECFRAME_RUNTIME", "xllamacpp")
+
+# Where the tests run in the background, interrupts are ignored, and programs that they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import HealthCheck, settings

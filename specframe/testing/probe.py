@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import attrs
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from specframe.core.combination import AnySpec, Combination
 from specframe.core.history import History
@@ -18,27 +18,22 @@ _T = TypeVar("_T")
 
 
 class CountingHistory(History):
-    """A history that counts how many tokens are looked at."""
+    """A history that tells how many tokens are looked at."""
 
-    __slots__ = ("n_reads",)
-    n_reads: int
-
-    @classmethod
-    @override
-    def view(cls, tokens: list[int]) -> Self:
-        history = cast("Self", super().view(tokens))
-        history.n_reads = 0
-        return history
+    __slots__ = ("_count",)
+    _count: Callable[[int], None]
 
     @classmethod
-    def over(cls, history: History) -> Self:
-        """A counting view of the same live tokens."""
-        return cls.view(history._tokens)  # noqa: SLF001 -- the kit wraps the core's own view
+    def over(cls, history: History, count: Callable[[int], None]) -> History:
+        """A view of the same live tokens; ``count`` is called with the number of tokens of each look."""
+        counting = cast("CountingHistory", cls.view(history._tokens))  # noqa: SLF001 -- wraps the core's own view
+        counting._count = count  # noqa: SLF001 -- a second constructor
+        return counting
 
     @override
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        self.n_reads += len(found) if isinstance(found, list) else 1
+        self._count(len(found) if isinstance(found, list) else 1)
         return found
 
 
@@ -58,8 +53,7 @@ class Probe:
         self.records: list[Record] = []
         self.n_calls = 0
         self._broken: list[StrategyContractError] = []
-        self._histories: list[CountingHistory] = []
-        self._n_counted = 0
+        self._n_reads = 0
         self.spec = _replaced(spec, {member: self._wrapped(member) for member in spec.members})
 
     def raise_broken(self) -> None:
@@ -79,10 +73,11 @@ class Probe:
             self._blame(f"{where}() raised {type(error).__name__}: {error}", error)
             raise
 
-    def _count(self, history: History) -> CountingHistory:
-        counting = CountingHistory.over(history)
-        self._histories.append(counting)
-        return counting
+    def _count(self, history: History) -> History:
+        return CountingHistory.over(history, self._looked_at)
+
+    def _looked_at(self, n_tokens: int) -> None:
+        self._n_reads += n_tokens
 
     def _watch(self, request: DraftRequest) -> DraftRequest:
         return attrs.evolve(request, history=self._count(request.history))
@@ -104,9 +99,8 @@ class Probe:
         bad = [token for token in ids if not 0 <= token < n_vocab]
         if bad:
             self._blame(f"draft() returned token {bad[0]}, outside the vocabulary of {n_vocab} tokens")
-        total = sum(history.n_reads for history in self._histories)
-        self.records.append(Record(ids, total - self._n_counted))
-        self._n_counted = total
+        self.records.append(Record(ids, self._n_reads))
+        self._n_reads = 0
         return ids
 
     def _wrapped(self, spec: StrategySpec) -> StrategySpec:

@@ -73,7 +73,7 @@ def test_eight_threads_on_one_engine(exact_zoo: ExactZoo, memory: Memory) -> Non
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(300)
         assert not any(thread.is_alive() for thread in threads)
         assert not failed
         assert not engine.step()

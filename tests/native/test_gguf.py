@@ -294,7 +294,7 @@ def use(program: str, *paths: Path) -> list[str]:
         capture_output=True,
         check=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "GGML_NO_BACKTRACE": "1"},
     )
     return done.stdout.splitlines()

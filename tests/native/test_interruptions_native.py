@@ -223,6 +223,6 @@ def test_a_process_may_exit_with_everything_open(zoo: object, code: str) -> None
     assert callable(zoo)
     script = textwrap.dedent(code).replace("PATH", repr(str(zoo("qwen35"))))
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")

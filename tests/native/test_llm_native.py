@@ -98,7 +98,7 @@ def test_eight_threads(smol: LLM) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(300)
     assert [got[i] for i in range(8)] == expected
 
 

@@ -138,7 +138,7 @@ def test_ggml_logs_to_the_same_place(library: Library) -> None:
 
 def test_nothing_is_printed_by_default(zoo: Callable[[str], Path]) -> None:
     code = f"from specframe.backends.llama.model import Model; Model({str(zoo('llama'))!r}).close()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -150,7 +150,7 @@ def test_the_log_is_silenced_before_the_interpreter_goes(zoo: Callable[[str], Pa
         "from specframe.backends.llama.model import Model\n"
         f"m = Model({str(zoo('llama'))!r})\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

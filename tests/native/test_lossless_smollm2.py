@@ -67,12 +67,13 @@ N_TOKENS = 280
 
 @pytest.fixture(scope="module")
 def llm(smollm2: Path) -> Iterator[LLM]:
-    with specframe.load(smollm2, strategy="none", n_ctx=1024) as opened:
+    with specframe.load(smollm2, strategy="none", n_ctx=1024, threads=1) as opened:
         yield opened
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("task", QUESTIONS)
+@pytest.mark.parametrize(
+    ("task", "sampling"), [("code", "greedy"), ("code", "seeded"), ("extraction", "greedy"), ("prose", "seeded")]
+)
 def test_the_text_is_the_same_token_for_token(llm: LLM, task: str, sampling: str) -> None:
     def answer(**options: Any) -> Completion:
         return llm.chat(
@@ -100,7 +101,7 @@ def test_the_text_is_the_same_token_for_token(llm: LLM, task: str, sampling: str
 
 def test_every_token_is_plain_decodings_own(llm: LLM, smollm2: Path) -> None:
     strategy, accepted = "first-of(ngram-k(n=4,m=12),ngram-k4v(n=2,m=8))", 0
-    with Model(smollm2) as model, LlamaTarget(model, n_ctx=1024) as target:
+    with Model(smollm2) as model, LlamaTarget(model, n_ctx=1024, n_threads=1) as target:
         for question in QUESTIONS.values():
             prompt = llm.encode_chat([{"role": "user", "content": question}])
             options: dict[str, Any] = {"max_tokens": N_TOKENS, "temperature": 0.0, "reuse_prefix": False}

@@ -250,6 +250,6 @@ def test_no_token_ends_the_process(zoo: Zoo) -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(zoo("llama"))], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, str(zoo("llama"))], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")

@@ -57,7 +57,7 @@ def _write_elsewhere(model: Path, out: Path, options: dict[str, Any]) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -79,7 +79,9 @@ def test_steady_drafts_are_nearly_as_fast_as_with_the_best_length(machine: Machi
 
 
 @pytest.mark.parametrize("curve", sorted(CURVES))
-@pytest.mark.parametrize("chance", [0.0, 0.3, 0.5, 0.77, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "chance", [0.0, 0.5, 0.9, *(pytest.param(chance, marks=pytest.mark.sweep) for chance in (0.3, 0.77, 1.0))]
+)
 def test_length_is_the_best_one_or_its_neighbour(curve: str, chance: float) -> None:
     """Or one that is as good: some curves are flat around their best place."""
     machine = Machine(target=CURVES[curve], noise=0.03)

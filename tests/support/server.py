@@ -40,7 +40,7 @@ def ask(
         "max_tokens": max_tokens,
     }
     program = [sys.executable, __file__, json.dumps([{**request, **each} for each in settings])]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300)
     answers: list[list[dict[str, Any]]] = json.loads(done.stdout.rpartition(MARK)[2])
     return answers
 

@@ -275,7 +275,7 @@ def test_pulls_at_once_fetch_once(store: ModelStore, index: Index) -> None:
     waiting = threading.Event()
 
     def hold(_: Path) -> None:
-        assert waiting.wait(30)
+        assert waiting.wait(300)
 
     index.before = hold
     paths: list[Path] = []
@@ -293,8 +293,8 @@ def test_pulls_at_once_fetch_once(store: ModelStore, index: Index) -> None:
         first.join(0.01)
     other = threading.Thread(target=second)
     other.start()
-    first.join(60)
-    other.join(60)
+    first.join(300)
+    other.join(300)
     assert paths == [store.path_of(store.entries["tiny-1m"])] * 2
     assert index.calls == 1
 

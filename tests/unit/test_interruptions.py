@@ -136,7 +136,7 @@ def test_eight_threads_on_one_engine_each_get_their_own_text() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
     for i, request in enumerate(requests):
         assert_plain(ScriptedTarget(), request, outputs[i])
 

@@ -354,7 +354,7 @@ def test_eight_threads_share_one_engine() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
     assert [got[i] for i in range(8)] == expected
 
 
@@ -385,14 +385,14 @@ def test_cancelling_the_task_cancels_the_request() -> None:
 
     def hold(history: object, logits: object) -> bool:
         entered.set()
-        leave.wait(30)
+        leave.wait(300)
         return False
 
     async def main() -> None:
         async with make() as llm:
             task = asyncio.create_task(llm.agenerate("hello", max_tokens=400, stopping_criteria=[hold]))
             # The loop is free while the engine computes, or this would never come back.
-            assert await asyncio.to_thread(entered.wait, 30)
+            assert await asyncio.to_thread(entered.wait, 300)
             task.cancel()
             await asyncio.sleep(0.01)
             leave.set()

@@ -100,7 +100,7 @@ def test_an_interrupt_ends_pip_too(stubborn: bool, work: Path, tmp_path: Path, m
     fake_pip(
         tmp_path,
         monkeypatch,
-        f"{deaf}pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n",
+        f"{deaf}pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n",
     )
 
     def interrupt(_: int) -> None:
