@@ -71,9 +71,7 @@ def llm(smollm2: Path) -> Iterator[LLM]:
         yield opened
 
 
-@pytest.mark.parametrize(
-    ("task", "sampling"), [("code", "greedy"), ("code", "seeded"), ("extraction", "greedy"), ("prose", "seeded")]
-)
+@pytest.mark.parametrize(("task", "sampling"), [("code", "greedy"), ("extraction", "seeded"), ("prose", "greedy")])
 def test_the_text_is_the_same_token_for_token(llm: LLM, task: str, sampling: str) -> None:
     def answer(**options: Any) -> Completion:
         return llm.chat(
@@ -132,7 +130,7 @@ def test_different_seeds_give_different_texts_each_its_own_with_drafting(llm: LL
 
 
 def test_three_at_once_say_what_each_says_alone(smollm2: Path) -> None:
-    with specframe.load(smollm2, strategy="none", n_ctx=1024, parallel=3) as together:
+    with specframe.load(smollm2, strategy="none", n_ctx=1024, parallel=3, threads=1) as together:
         options: dict[str, Any] = {"max_tokens": 64, "temperature": 0.0, "reuse_prefix": False}
         prompts = [CODE, RECORDS, "It was a dark night, and it was a cold night, and"]
         alone = [together.generate(prompt, **options) for prompt in prompts]
