@@ -127,9 +127,8 @@ def test_nothing_is_evaluated_while_nothing_is_drafted(zoo: Zoo, monkeypatch: py
         assert running.submit(wanted).result().tokens == plain.tokens
         assert strategy._context.n_past(0) > 100 - (case.cls is Eagle3)
         assert n_waiting(strategy) < 100
-    if case in BLOCKS:
-        return
-    monkeypatch.setattr(_rows, "MAX_WAITING_BYTES", 32 * 4 * max(1, strategy._n_held))
+    width = strategy._context.n_features if case in BLOCKS else strategy._n_held
+    monkeypatch.setattr(_rows, "MAX_WAITING_BYTES", 32 * 4 * max(1, width))
     with case.engine(zoo, scheduler=Pausing) as (running, _):
         assert running.submit(wanted).result().tokens == plain.tokens
         assert strategy_of(running, drafting)._patience == 32
