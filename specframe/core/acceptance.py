@@ -21,83 +21,90 @@ from specframe.core.scheduler import SchedulerStats
 #: The strategies that made a draft, in the order of their parts.
 Kind: TypeAlias = tuple[str, ...]
 
-#: First positions (from 1) of the ranges whose tokens are taken to be accepted with one probability.
-_STARTS = np.array([1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769])
+#: First places (from 1) of the ranges whose tokens are taken to be accepted with one probability.
+_STARTS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769])
 _N_RANGES = len(_STARTS)
 _RANGE_OF: npt.NDArray[np.intp] = np.searchsorted(_STARTS, np.arange(1, 2049), side="right") - 1
 _RANGES: list[int] = _RANGE_OF.tolist()
 #: Longest draft that is reckoned with.
-LONGEST = len(_RANGES)
+LONGEST = 1024
+#: A longer agreement before a copied draft says no more.
+_MOST_MATCHED = 64
+#: Chances of copied tokens before anything is known, by range: what has agreed for l tokens ends with the next one once
+#: in l + 1 times. Lengths of repeated passages follow a power law, so this holds for short and long ones.
+_COPIED: list[float] = (_STARTS / (_STARTS + 1)).tolist()
 
 #: Positions that are proposed more rarely than this are not reckoned with.
 _HARDLY = 0.02
 
-#: Tokens in a row the strategy must have been right about for the second and the third state.
-_RUNS = (1, 16)
-_N_STATES = len(_RUNS) + 1
-#: Where in a draft the first state is like the beginning of the others.
-_LIKE = (0, 1, 8)
-
-#: Chance of a first token before anything is known.
+#: Chance of a first token of other drafts before anything is known.
 _FIRST = 0.7
 #: What is assumed without evidence counts like this many tokens.
 _ASSUMED = 2.0
+_ASSUMED_OF_COPIES = 4.0
 #: How much older drafts of a request, and of all requests of a strategy, count with each new one.
 _KEEP_OWN, _KEEP_SHARED = 0.95, 0.99
 #: What is known of the strategy counts like this many tokens for a new request.
 _SHARED = 8.0
 
 
-class Counts:
-    """How often tokens at a place were tried and right, where older tries count less.
+def place(matched: int, position: int) -> int:
+    """Where a token stands: behind how many tokens that agree.
 
-    Places are ranges of positions, in three states: how long the strategy has been right in a row before. What follows
-    a copied passage is likely to be copied too, and what a strategy was just wrong about it may be wrong about again.
+    In a draft that was copied these are the tokens before the copy that agree with those before the original, and
+    those of the draft; in others the tokens of the draft alone.
     """
+    return min(matched, _MOST_MATCHED) + position
+
+
+class Counts:
+    """How often tokens at a place were tried and right, where older tries count less."""
 
     def __init__(self, keep: float) -> None:
         """Each draft makes what is known from earlier ones count ``keep`` times as much."""
         self._grow = 1 / keep
         self._unit = 1.0
-        self.tried = [[0.0] * _N_RANGES for _ in range(_N_STATES)]
-        self.right = [[0.0] * _N_RANGES for _ in range(_N_STATES)]
+        self.tried = [0.0] * _N_RANGES
+        self.right = [0.0] * _N_RANGES
 
     def age(self) -> None:
         """Another draft begins."""
         self._unit *= self._grow  # instead of shrinking everything else
         if self._unit > 1e9:  # noqa: PLR2004 -- long before floats end
             for table in (self.tried, self.right):
-                table[:] = [[x / self._unit for x in row] for row in table]
+                table[:] = [x / self._unit for x in table]
             self._unit = 1.0
 
-    def add(self, state: int, position: int, *, right: bool) -> None:
-        """A draft that began in ``state`` was right at ``position`` (from 0), or was not."""
-        place = _RANGES[min(position, LONGEST - 1)]
-        self.tried[state][place] += self._unit
+    def add(self, at: int, *, right: bool) -> None:
+        """A token at place ``at`` (from 0) was right, or was not, after all before it were."""
+        i = _RANGES[min(at, len(_RANGES) - 1)]
+        self.tried[i] += self._unit
         if right:
-            self.right[state][place] += self._unit
+            self.right[i] += self._unit
 
-    def chances(self, state: int, n: int, prior: Sequence[float] | None = None) -> list[float]:
+    def chances(self, n: int, *, copied: bool = False) -> list[float]:
         """``[i]``: that a token in range i is right when all before it are, for the first ``n`` ranges.
 
-        Without ``prior`` each range leans on the one before it, and the states lean on the first one.
+        Of drafts that were not copied each range leans on the one before it.
         """
-        weight = _SHARED * self._unit
-        tried, right = self.tried[state], self.right[state]
-        if prior is not None:
-            return [(right[i] + weight * prior[i]) / (tried[i] + weight) for i in range(n)]
+        if copied:
+            return self.updated(_COPIED[:n], _ASSUMED_OF_COPIES)
         weight = _ASSUMED * self._unit
-        chance = self.chances(0, _LIKE[state] + 1)[-1] if state else _FIRST
-        chances = []
-        for i in range(n):
-            chance = (right[i] + weight * chance) / (tried[i] + weight)
+        chance, chances = _FIRST, []
+        for tried, right in zip(self.tried[:n], self.right[:n], strict=True):
+            chance = (right + weight * chance) / (tried + weight)
             chances.append(chance)
         return chances
+
+    def updated(self, prior: Sequence[float], weight: float = _SHARED) -> list[float]:
+        """``prior``, which counts like ``weight`` tokens, with what was counted here."""
+        weight *= self._unit
+        return [(r + weight * p) / (t + weight) for t, r, p in zip(self.tried, self.right, prior, strict=False)]
 
 
 @attrs.define
 class Survival:
-    """Chances of the draft positions of one request, in the state it is in."""
+    """Chances of the positions of one draft."""
 
     all_right: Floats
     """``[i]``: that the first ``i + 1`` tokens are all right."""
@@ -105,9 +112,9 @@ class Survival:
     """``[i]``: how many of the first ``i + 1`` tokens are accepted, on average."""
 
     @classmethod
-    def of(cls, chances: Sequence[float], n: int) -> Survival:
-        """Of ``n`` tokens, from the chances of their ranges."""
-        all_right = np.array(chances)[_RANGE_OF[:n]].cumprod()
+    def of(cls, chances: Sequence[float], first: int, n: int) -> Survival:
+        """Of ``n`` tokens, the first of which stands at place ``first``, from the chances of the ranges of places."""
+        all_right = np.array(chances)[_RANGE_OF[first : first + n]].cumprod()
         return cls(all_right, all_right.cumsum())
 
 
@@ -124,14 +131,14 @@ class Experience:
         """It was asked for ``n_asked`` tokens."""
         self.offers.age()
         for i in range(min(n_offered, n_asked)):
-            self.offers.add(0, i, right=True)
+            self.offers.add(i, right=True)
         if n_offered < n_asked:
-            self.offers.add(0, n_offered, right=False)
+            self.offers.add(n_offered, right=False)
 
     def offering(self, n: int) -> Survival:
         """Chances that it proposes so many tokens when asked for ``n``; shorter where there is hardly a chance left."""
         n = min(n, LONGEST)
-        offering = Survival.of(self.offers.chances(0, _RANGES[n - 1] + 1), n)
+        offering = Survival.of(self.offers.chances(_RANGES[n - 1] + 1), 0, n)
         n = max(1, int(np.searchsorted(-offering.all_right, -_HARDLY)))
         return Survival(offering.all_right[:n], offering.gained[:n])
 
@@ -150,74 +157,55 @@ class Track:
     """Tokens that were committed since it was asked last, which it may have to go through; None: not counted yet."""
     drafting: bool = False
     """The latest decision was to verify something."""
-    run: int = 0
-    """Tokens in a row that the guesses were right about, up to now."""
     _counts: dict[Kind, Counts] = attrs.field(factory=lambda: defaultdict(lambda: Counts(_KEEP_OWN)))
     _guess: Sequence[int] = ()
     _at: int = 0
-    _state: int = 0
+    _matched: int = 0
     _kind: Kind = ()
     """Who made the guess, or the latest one."""
-    _survival: dict[Kind, Survival] = attrs.field(factory=dict)
 
     @property
     def comparing(self) -> bool:
         """A guess is being compared."""
         return self._at < len(self._guess)
 
-    @property
-    def state(self) -> int:
-        """Index of the state the request is in."""
-        return sum(self.run >= least for least in _RUNS)
-
-    def guess(self, proposal: Sequence[int], kind: Kind) -> None:
+    def guess(self, proposal: Sequence[int], kind: Kind, matched: int) -> None:
         """Compare ``proposal`` with what is committed from here on, instead of an earlier one."""
-        self._guess, self._at, self._state, self._kind = proposal, 0, self.state, kind
+        self._guess, self._at, self._matched, self._kind = proposal, 0, matched, kind
         self._counts[kind].age()
         self.strategy.counts[kind].age()
-        self._survival.clear()
 
     def committed(self, tokens: Sequence[int]) -> None:
         """These tokens were emitted."""
         if not self.comparing:
             return
         own, shared = self._counts[self._kind], self.strategy.counts[self._kind]
-        self._survival.clear()
         for token in tokens:
             right = token == self._guess[self._at]
-            own.add(self._state, self._at, right=right)
-            shared.add(self._state, self._at, right=right)
+            at = place(self._matched, self._at)
+            own.add(at, right=right)
+            shared.add(at, right=right)
             if not right:
-                self.lost()
+                self._guess, self._at = (), 0
                 return
             self._at += 1
-            self.run += 1
             if not self.comparing:
                 return
 
-    def lost(self) -> None:
-        """The guess was wrong, or there is none: whatever comes next begins anew."""
-        self._guess, self._at = (), 0
-        if self.run:
-            self.run = 0
-            self._survival.clear()
+    def survival(self, n: int, kind: Kind | None = None, matched: int = 0) -> Survival:
+        """Chances of a draft of ``n`` tokens that begins now.
 
-    def survival(self, n: int, kind: Kind | None = None) -> Survival:
-        """Chances of a draft of at least ``n`` tokens that begins now; arrays may be longer.
-
-        Without ``kind`` it is not made yet, and probably by whoever made the latest one.
+        Without ``kind`` it is not made yet, and probably like the latest one.
         """
-        kind = self._kind if kind is None else kind
-        known = self._survival.get(kind)
-        if known is None or len(known.gained) < n:
-            n = max(16, min(LONGEST, 1 << (n - 1).bit_length()))
-            n_ranges = _RANGES[n - 1] + 1
-            shared = self.strategy.counts[kind].chances(self.state, n_ranges)
-            known = self._survival[kind] = Survival.of(self._counts[kind].chances(self.state, n_ranges, shared), n)
-        return known
+        if kind is None:
+            kind, matched = self._kind, self._matched
+        first = place(matched, 0)
+        n_ranges = _RANGES[first + n - 1] + 1
+        shared = self.strategy.counts[kind].chances(n_ranges, copied=matched > 0)
+        return Survival.of(self._counts[kind].updated(shared), first, n)
 
     def survival_if(self, offering: Survival) -> Survival:
         """Chances that a draft position is proposed and right."""
         n = len(offering.all_right)
-        both = self.survival(n).all_right[:n] * offering.all_right
+        both = self.survival(n).all_right * offering.all_right
         return Survival(both, both.cumsum())

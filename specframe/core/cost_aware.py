@@ -160,7 +160,7 @@ class CostAware:
             return "", nothing
         tracks = [self._tracks[c.seq] for c in choice]
         seats = [
-            Seat(track.survival(len(c.proposal), _kind(c)), len(c.proposal), c.checkpoint_over)
+            Seat(track.survival(len(c.proposal), _kind(c), _matched(c)), len(c.proposal), c.checkpoint_over)
             for c, track in zip(choice, tracks, strict=True)
         ]
         spent = sum(
@@ -191,11 +191,8 @@ class CostAware:
         track.drafting = n > 0
         if track.key in self._dear and candidate.seq in self._asked:
             track.strategy.offered(self._asked[candidate.seq], len(candidate.proposal))
-        if candidate.proposal:
-            if n or not track.comparing:
-                track.guess(candidate.proposal, _kind(candidate))
-        elif not track.comparing:
-            track.lost()
+        if candidate.proposal and (n or not track.comparing):
+            track.guess(candidate.proposal, _kind(candidate), _matched(candidate))
 
     # -- afterwards ---------------------------------------------------------------------------------------------------
 
@@ -311,6 +308,10 @@ class CostAware:
 
 def _kind(candidate: Candidate) -> Kind:
     return tuple(part.strategy for part in candidate.parts)
+
+
+def _matched(candidate: Candidate) -> int:
+    return candidate.parts[0].matched if candidate.parts else 0
 
 
 def _margin(tracks: Sequence[Track]) -> float:

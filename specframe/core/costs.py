@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
@@ -32,6 +32,8 @@ _CLIP_ABOVE, _CLIP_BELOW = 2.5, 6.0
 _UNKNOWN = 0.3**2
 #: A width turns out at most this much better than expected, as far as can be hoped.
 MOST_HOPE = math.exp(math.sqrt(_UNKNOWN))
+#: Standard deviation of a logarithm below which there is nothing to find out by trying: a timing says no more.
+_KNOWN = 0.075
 #: Knowledge of a width fades by this much per step, so that it is looked at again some day.
 _FADING = 1e-5
 #: The same for single rows, which everything is compared with.
@@ -219,9 +221,9 @@ class Curve:
         at = np.array([1, *known])
         bend = np.interp(np.log(widths), np.log(at), np.array([0.0, *logs]) - line[at - 1])
         log_mean = np.maximum.accumulate(line + bend)
-        deviation = np.full(n, math.sqrt(_UNKNOWN))
         single = min(_UNKNOWN, _FADING_FIRST * (self._step - self._single_step))
-        deviation[at - 1] = np.sqrt([single, *variances])
+        deviation = np.sqrt(_between(np.log2(widths), np.log2(at), [single, *variances]))
+        deviation[deviation < _KNOWN] = 0.0
         narrower = at[np.searchsorted(at, widths, side="right") - 1]
         low = np.maximum(log_mean - deviation, log_mean[narrower - 1] - deviation[narrower - 1])
         return Table(np.exp(log_mean), np.exp(low))
@@ -266,6 +268,19 @@ def _number(value: object, low: float, high: float) -> float:
 def _clipped(residual: float, variance: float) -> float:
     deviation = math.sqrt(variance)
     return max(-_CLIP_BELOW * deviation, min(_CLIP_ABOVE * deviation, residual))
+
+
+def _between(x: Floats, at: Floats, variances: Sequence[float]) -> Floats:
+    """Variance at each of ``x``, known at ``at``: what is measured on both sides leaves less open in between.
+
+    Brownian bridges over octaves; beyond the last point half an octave is wholly unknown.
+    """
+    right = np.minimum(np.searchsorted(at, x), len(at) - 1)
+    left = np.maximum(right - 1, 0)
+    gap = np.maximum(at[right] - at[left], 1e-9)
+    share = np.clip((x - at[left]) / gap, 0.0, 1.0)
+    bridge = _UNKNOWN * share * (1 - share) * gap + np.maximum(0.0, x - at[-1]) * 2 * _UNKNOWN
+    return np.minimum(_UNKNOWN, np.interp(x, at, variances) + bridge)
 
 
 def _rising(values: list[float], weights: list[float]) -> list[float]:

@@ -318,6 +318,18 @@ def unused_draft(strategy: str, path: Path) -> ConfigError:
     return ConfigError(f"strategy {strategy!r} does not use a draft file, but {str(path)!r} was given")
 
 
+class Copied(list[int]):
+    """A guess that was copied from the text, and how long the texts before the copy and before the original agree.
+
+    The longer they do, the longer the guess is likely to be right. ``draft`` may return any sequence; one of this kind
+    lets the scheduler tell a passage that is being repeated from a phrase that happens to occur twice.
+    """
+
+    def __init__(self, ids: Iterable[int], matched: int) -> None:
+        super().__init__(ids)
+        self.matched = matched
+
+
 @attrs.frozen
 class Part:
     """Consecutive tokens of a draft that come from one strategy."""
@@ -327,6 +339,8 @@ class Part:
     n: int
     n_offered: int
     """Tokens it returned, before trimming; an iterator is not followed further than one past the budget."""
+    matched: int = 0
+    """See :class:`Copied`."""
 
 
 @attrs.frozen
@@ -351,7 +365,8 @@ class Proposal:
             bad = next(i for i in ids if not 0 <= i < n_vocab)
             msg = f"proposed token {bad}, outside the vocabulary of {n_vocab} tokens"
             raise StrategyError(strategy, msg)
-        return cls(ids, (Part(label or strategy, len(ids), n_offered),) if offered else ())
+        matched = raw.matched if isinstance(raw, Copied) else 0
+        return cls(ids, (Part(label or strategy, len(ids), n_offered, matched),) if offered else ())
 
 
 def credit(parts: Iterable[Part], n_verified: int, n_accepted: int) -> Iterator[tuple[Part, int, int]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 from operator import eq
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from specframe.core.strategy import Strategy, StrategyContext, Suitability
+from specframe.core.strategy import Strategy, StrategyContext
 
 V = TypeVar("V")
 
@@ -31,11 +30,6 @@ class NgramStrategy(Strategy):
     continues = True
     max_keys = 1 << 17
     """Keys remembered per request."""
-
-    @classmethod
-    @override
-    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
-        return Suitability.ANY_MODEL
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)

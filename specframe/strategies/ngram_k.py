@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -10,9 +11,12 @@ import attrs
 from typing_extensions import override
 
 from specframe.core.history import History
-from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
+from specframe.core.strategy import Copied, DraftRequest, Outcome, StrategyContext, Suitability
 from specframe.core.validators import whole_number
 from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, NgramStrategy, n_common
+
+#: Agreement before a match is not followed farther back than this.
+_FARTHEST = 64
 
 
 @attrs.frozen(kw_only=True)
@@ -53,13 +57,21 @@ class NgramK(NgramStrategy):
     on drafts, so it grows as soon as the text repeats again, also from 0; when the agreement reaches ``m`` the
     rejection is forgotten.
 
+    **Evidence.** Beside the draft it tells how many tokens before the key agree with those before the match: the
+    scheduler trusts a passage that is being repeated more than a phrase that happens to occur twice.
+
     **Cost.** One hash of ``n`` tokens and one dict operation per new token, whatever the length of the context. Memory
     is bounded by :attr:`max_keys`; beyond it the keys not met for longest are forgotten, half of the table at a time.
     """
 
     name = "ngram-k"
     Options = NgramKOptions
-    auto_options = MappingProxyType({"n": 8, "m": 16})
+    auto_options = MappingProxyType({"n": 4})  # the scheduler knows how much a short key is worth
+
+    @classmethod
+    @override
+    def suitability(cls, target: Path, draft: Path | None) -> Suitability:
+        return Suitability.ANY_MODEL
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
@@ -93,7 +105,7 @@ class NgramK(NgramStrategy):
                 self._rejected.discard(digest)
             length = min(length, agreed)
         self._drafted = digest
-        return _continuation(tokens, starts[0] + n, length)
+        return Copied(_continuation(tokens, starts[0] + n, length), n + self._agreed(tokens, starts[0]))
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -117,6 +129,11 @@ class NgramK(NgramStrategy):
                 table.put(digest, (start,))
         self._next = end
         return tokens[-n:]
+
+    def _agreed(self, tokens: History, start: int) -> int:
+        """Tokens before the match at ``start`` that agree with those before the key."""
+        end = len(tokens) - self._n
+        return n_common(tokens[max(0, start - _FARTHEST) : start][::-1], tokens[max(0, end - _FARTHEST) : end][::-1])
 
     def _agreement(self, history: History, one: int, other: int) -> int:
         """Leading tokens in common of what the matches ending at ``one`` and ``other`` predict, at most ``m``."""

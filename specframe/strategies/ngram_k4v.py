@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any
 
 import attrs
 from typing_extensions import override
 
 from specframe.core.history import History
-from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
+from specframe.core.strategy import Copied, DraftRequest, Outcome, StrategyContext
 from specframe.core.validators import whole_number
 from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, NgramStrategy, n_common
 
@@ -69,7 +68,6 @@ class NgramK4V(NgramStrategy):
 
     name = "ngram-k4v"
     Options = NgramK4VOptions
-    auto_options = MappingProxyType({"n": 4, "m": 8})
 
     def __init__(self, options: Any, context: StrategyContext) -> None:
         super().__init__(options, context)
@@ -99,7 +97,7 @@ class NgramK4V(NgramStrategy):
         group, length = self._usual(history, kept)
         best = max(group, key=_LIMIT)
         self._drafted = group
-        return history[best.start : best.start + min(length, best.limit, request.budget)]
+        return Copied(history[best.start : best.start + min(length, best.limit, request.budget)], n)
 
     @override
     def observe(self, outcome: Outcome) -> None:

@@ -108,7 +108,7 @@ def test_auto_takes_the_heads_that_are_there(zoo: Zoo) -> None:
     with specframe.load(zoo("qwen35-mtp"), n_ctx=512) as llm:
         assert llm.info.strategy == "first-of(ngram-k(n=8,m=16),mtp)"
         done = llm.generate(prompt, max_tokens=64, temperature=0)
-        assert done.strategy == "first-of(ngram-k(n=8,m=16),mtp)"
+        assert done.strategy == "first-of(ngram-k(n=4),mtp)"
         assert done.stats.strategy_reason.endswith("before mtp, whose layers are in the model's file")
         off = llm.generate(prompt, max_tokens=64, temperature=0, draft_length="off")
         fixed = llm.generate(prompt, max_tokens=64, temperature=0, draft_length=2)
@@ -117,7 +117,7 @@ def test_auto_takes_the_heads_that_are_there(zoo: Zoo) -> None:
         assert max(fixed.stats.scheduler.lengths) == 2
         assert fixed.stats.accepted > 0
     with specframe.load(zoo("qwen35"), draft=zoo("mtp-qwen35"), n_ctx=512) as llm:
-        assert llm.generate(prompt, max_tokens=8, temperature=0).strategy == "first-of(ngram-k(n=8,m=16),mtp)"
+        assert llm.generate(prompt, max_tokens=8, temperature=0).strategy == "first-of(ngram-k(n=4),mtp)"
 
 
 def test_heads_that_cannot_be_set_up_are_done_without_unless_they_were_asked_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Protocol
 import attrs
 
 from specframe.core.scheduler import Candidate, DraftCall, DraftScheduler, SchedulerStats, StepReport, Verified
+from specframe.core.strategy import Part
 
 Cost = Callable[[int], float]
 """Rows (or tokens of a draft) -> seconds."""
@@ -24,9 +26,18 @@ class Drafts(Protocol):
         """Tokens proposed behind ``n_emitted`` tokens of the text, and how many of them are right."""
         ...
 
+    def matched(self, n_emitted: int) -> int:
+        """Tokens before the draft that agree with those before its original; 0: it was not copied."""
+        ...
+
+
+class _NotCopied:
+    def matched(self, n_emitted: int) -> int:
+        return 0
+
 
 @attrs.define
-class Constant:
+class Constant(_NotCopied):
     """Each token is right with the same chance, independently, as those of a draft model are."""
 
     chance: float
@@ -38,7 +49,7 @@ class Constant:
 
 
 @attrs.define
-class Drifting:
+class Drifting(_NotCopied):
     """Like ``before`` up to a place in the text, then like ``after``."""
 
     before: Drafts
@@ -60,6 +71,7 @@ class Copying:
     misled: float = 0.0
     """Chance of a draft, wholly wrong, inside a new passage."""
     longest: int = 48
+    key: int = 4
     seed: int = 0
     _ends: list[int] = attrs.field(init=False, factory=list, repr=False)
 
@@ -72,11 +84,16 @@ class Copying:
                 self._ends.append(end)
 
     def draft(self, n_emitted: int, limit: int, dice: random.Random) -> tuple[int, int]:
-        passage = next(i for i, end in enumerate(self._ends) if end > n_emitted)
+        passage = bisect.bisect_right(self._ends, n_emitted)
         n = min(limit, self.longest)
         if passage % 2:
             return n, min(n, self._ends[passage] - n_emitted)
         return (n if dice.random() < self.misled else 0), 0
+
+    def matched(self, n_emitted: int) -> int:
+        """The key alone in a new passage, and what was copied since in the other."""
+        passage = bisect.bisect_right(self._ends, n_emitted)
+        return self.key + (n_emitted - self._ends[passage - 1] if passage % 2 else 0)
 
 
 @attrs.define(kw_only=True)
@@ -158,6 +175,7 @@ def simulate(
         for c, limit in zip(batch, scheduler.limits(batch), strict=True):
             if limit:
                 n, right[c.seq] = drafts[c.seq].draft(emitted[c.seq], limit, dice)
+                c.parts = (Part("drafts", n, n, drafts[c.seq].matched(emitted[c.seq])),)
                 c.proposal = [RIGHT] * right[c.seq] + [WRONG] * (n - right[c.seq])
                 seconds = machine.draft(n) + machine.behind * behind[c.seq]
                 behind[c.seq] = 0

@@ -144,15 +144,15 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 def test_auto_drafts_from_the_text_where_no_model_suits(registry: Registry) -> None:
     choice = StrategyChooser("auto", target=TARGET).choose()
     assert choice.spec is not None
-    assert choice.spec.label == "first-of(ngram-k(n=8,m=16),ngram-k4v(n=4,m=8))"
-    assert choice.reason == "auto: ngram-k from the text before ngram-k4v from the text"
+    assert choice.spec.label == "ngram-k(n=4)"
+    assert choice.reason == "auto: ngram-k from the text"
 
 
 def test_auto_puts_the_text_before_what_suits_the_files(registry: Registry) -> None:
     registry.register(Heads)
     chooser = StrategyChooser("auto", target=TARGET)
     assert chooser.default is not None
-    assert chooser.default.label == "first-of(ngram-k(n=8,m=16),heads)"
+    assert chooser.default.label == "first-of(ngram-k(n=4),heads)"
     assert chooser.default.model_options == {"load_heads": True}
     assert chooser.choose().reason == "auto: ngram-k from the text before heads, whose layers are in the model's file"
     with_file = StrategyChooser("auto", draft=Path("draft.gguf"), target=TARGET)
@@ -192,7 +192,7 @@ def test_auto_of_a_request_takes_the_model_as_it_was_opened(registry: Registry) 
     plain = StrategyChooser("none", target=TARGET)
     spec = plain.choose("auto").spec
     assert spec is not None
-    assert [member.name for member in spec.members] == ["ngram-k", "ngram-k4v"]
+    assert [member.name for member in spec.members] == ["ngram-k"]
     opened = StrategyChooser(Heads, target=TARGET).choose("auto").spec
     assert opened is not None
     assert [member.name for member in opened.members] == ["ngram-k", "heads"]
