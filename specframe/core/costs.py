@@ -27,7 +27,7 @@ _NOISE = 0.1**2
 #: How much the speed of the machine wanders from step to step.
 _DRIFT = 0.02**2
 #: Standard deviations that a residual counts for at most: a disturbed timing is too long, hardly ever too short.
-_CLIP_ABOVE, _CLIP_BELOW = 2.5, 6.0
+_CLIP_ABOVE, _CLIP_BELOW = 1.5, 6.0
 #: What is not known of the cost of a width that was never measured, given the widths that were.
 _UNKNOWN = 0.3**2
 #: A width turns out at most this much better than expected, as far as can be hoped.
@@ -165,12 +165,14 @@ class Curve:
         point.step = self._step
         point.n += 1
         spread = scale.variance + point.variance + _NOISE
-        residual = _clipped(math.log(seconds) - scale.log - point.log, spread)
+        surprise = math.log(seconds) - scale.log - point.log
+        residual = _clipped(surprise, spread)
         of_scale, of_point = scale.variance / spread, point.variance / spread
         scale.log += of_scale * residual
         point.log = max(0.0, point.log + of_point * residual)
-        scale.variance *= 1 - of_scale
-        point.variance *= 1 - of_point
+        if residual >= surprise:  # else it was disturbed, or something changed, and has to be looked at again
+            scale.variance *= 1 - of_scale
+            point.variance *= 1 - of_point
         if abs(point.log - before) > 0.01:  # noqa: PLR2004 -- a percent does not change decisions
             self._table = None
 
@@ -280,7 +282,8 @@ def _between(x: Floats, at: Floats, variances: Sequence[float]) -> Floats:
     gap = np.maximum(at[right] - at[left], 1e-9)
     share = np.clip((x - at[left]) / gap, 0.0, 1.0)
     bridge = _UNKNOWN * share * (1 - share) * gap + np.maximum(0.0, x - at[-1]) * 2 * _UNKNOWN
-    return np.minimum(_UNKNOWN, np.interp(x, at, variances) + bridge)
+    known: Floats = np.interp(x, at, variances)
+    return np.minimum(_UNKNOWN, known + bridge)
 
 
 def _rising(values: list[float], weights: list[float]) -> list[float]:
