@@ -275,15 +275,15 @@ def _clipped(residual: float, variance: float) -> float:
 def _between(x: Floats, at: Floats, variances: Sequence[float]) -> Floats:
     """Variance at each of ``x``, known at ``at``: what is measured on both sides leaves less open in between.
 
-    Brownian bridges over octaves; beyond the last point half an octave is wholly unknown.
+    Brownian bridges over octaves. Of widths beyond all that were measured nothing is known.
     """
     right = np.minimum(np.searchsorted(at, x), len(at) - 1)
     left = np.maximum(right - 1, 0)
     gap = np.maximum(at[right] - at[left], 1e-9)
     share = np.clip((x - at[left]) / gap, 0.0, 1.0)
-    bridge = _UNKNOWN * share * (1 - share) * gap + np.maximum(0.0, x - at[-1]) * 2 * _UNKNOWN
-    known: Floats = np.interp(x, at, variances)
-    return np.minimum(_UNKNOWN, known + bridge)
+    bridge = _UNKNOWN * (share * (1 - share) * gap + (x > at[-1]))
+    found: Floats = np.minimum(_UNKNOWN, np.interp(x, at, variances) + bridge)
+    return found
 
 
 def _rising(values: list[float], weights: list[float]) -> list[float]:

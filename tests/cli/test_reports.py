@@ -56,8 +56,8 @@ def test_info(cli: Cli, zoo: Zoo) -> None:
     assert "nextn layers" in text.out
     assert "hidden" in text.out
     assert document["draft_strategy"] is None
-    assert document["auto_strategy"] == "first-of(ngram-k(n=8,m=16),ngram-k4v(n=4,m=8))"
-    assert "\nauto strategy     first-of(ngram-k(n=8,m=16),mtp)\n" in text.out
+    assert document["auto_strategy"] == "ngram-k(n=4)"
+    assert "\nauto strategy     first-of(ngram-k(n=4),mtp)\n" in text.out
     assert "\nauto reason       ngram-k from the text before mtp, whose layers are in the model's file" in text.out
     assert "draft strategy" in text.out
     draft = cli("info", zoo("dflash2"), "--json").document

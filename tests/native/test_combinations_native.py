@@ -106,7 +106,7 @@ def test_answers_are_plain_decodings_own_token_by_token(zoo: Zoo, name: str) -> 
 def test_auto_takes_the_heads_that_are_there(zoo: Zoo) -> None:
     prompt = bytes(PROMPTS[2]).decode()
     with specframe.load(zoo("qwen35-mtp"), n_ctx=512) as llm:
-        assert llm.info.strategy == "first-of(ngram-k(n=8,m=16),mtp)"
+        assert llm.info.strategy == "first-of(ngram-k(n=4),mtp)"
         done = llm.generate(prompt, max_tokens=64, temperature=0)
         assert done.strategy == "first-of(ngram-k(n=4),mtp)"
         assert done.stats.strategy_reason.endswith("before mtp, whose layers are in the model's file")
