@@ -127,6 +127,9 @@ class Experience:
     offers: Counts = attrs.field(factory=lambda: Counts(_KEEP_SHARED))
     """How often it proposes so many tokens when it is asked for them."""
 
+    latest: tuple[Kind, int] = ((), 0)
+    """Who made its latest guess, and how many tokens before that agreed."""
+
     def offered(self, n_asked: int, n_offered: int) -> None:
         """It was asked for ``n_asked`` tokens."""
         self.offers.age()
@@ -164,6 +167,9 @@ class Track:
     _kind: Kind = ()
     """Who made the guess, or the latest one."""
 
+    def __attrs_post_init__(self) -> None:
+        self._kind, self._matched = self.strategy.latest
+
     @property
     def comparing(self) -> bool:
         """A guess is being compared."""
@@ -172,6 +178,7 @@ class Track:
     def guess(self, proposal: Sequence[int], kind: Kind, matched: int) -> None:
         """Compare ``proposal`` with what is committed from here on, instead of an earlier one."""
         self._guess, self._at, self._matched, self._kind = proposal, 0, matched, kind
+        self.strategy.latest = kind, matched
         self._counts[kind].age()
         self.strategy.counts[kind].age()
 

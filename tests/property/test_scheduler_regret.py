@@ -60,7 +60,7 @@ def test_wrong_drafts_cost_next_to_nothing(seed: int, model: bool) -> None:
     for drafts in (Constant(0.0, LONGEST), Copying(1, 10_000, misled=1.0)):
         run = simulate(CostAware(), machine, [drafts], n_tokens=N, seed=seed, requests=requests)
         # A model that is tried again has to catch up first.
-        assert run.gain >= (0.95 if machine.behind else 0.97)
+        assert run.gain >= (0.94 if machine.behind else 0.97)
 
 
 @pytest.mark.parametrize("model", [False, True])

@@ -392,7 +392,7 @@ def test_bad_option_is_named_with_its_value(cls: type[Strategy], bad: dict[str, 
     [(name, value)] = bad.items()
     with pytest.raises(ConfigError) as caught:
         StrategySpec.of(cls, bad)
-    assert f"option {name!r} must be a whole number" in str(caught.value)
+    assert f"{name} must be a whole number" in str(caught.value)
     assert repr(value) in str(caught.value)
 
 
