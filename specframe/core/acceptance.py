@@ -158,6 +158,8 @@ class Track:
     """Its strategy was asked for the latest batch."""
     n_behind: int | None = None
     """Tokens that were committed since it was asked last, which it may have to go through; None: not counted yet."""
+    pause: int = 0
+    """Steps for which it is not considered to ask its strategy."""
     drafting: bool = False
     """The latest decision was to verify something."""
     _counts: dict[Kind, Counts] = attrs.field(factory=lambda: defaultdict(lambda: Counts(_KEEP_OWN)))

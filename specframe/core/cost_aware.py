@@ -34,6 +34,8 @@ _CHEAP = 0.01
 _FIRST_ASKED = 8
 #: Drafting begins where it promises more than this, in units of plain decoding, and ends where it promises less.
 _BEGIN, _END = 1.03, 0.99
+#: Steps after which it is considered again whether drafts that take time would pay: without them little is learnt.
+_PAUSE = 8
 #: A width is tried out when it might be this much better than the best one known.
 _PROMISING = 1.05
 
@@ -95,17 +97,28 @@ class CostAware:
             else:
                 costly.setdefault(track.key, []).append(c)
         for key, group in costly.items():
-            whole = self._batch(batch, {})
-            if whole.comparable:  # else plain steps come first, to know what a row costs
-                asked = self._worth_asking(whole, key, group)
-                limits.update(zip((c.seq for c in group), asked, strict=True))
-                self._dear.add(key)
+            limits.update(zip((c.seq for c in group), self._worth_asking(batch, key, group), strict=True))
         self._asked = {seq: n for seq, n in limits.items() if n}
         return list(limits.values())
 
-    def _worth_asking(self, whole: Batch, key: str, group: Sequence[Candidate]) -> list[int]:
-        """The limit for each of ``group``, whose strategy takes its time."""
+    def _worth_asking(self, batch: Sequence[Candidate], key: str, group: Sequence[Candidate]) -> list[int]:
+        """The limit for each of ``group``, whose strategy takes its time; considered now and then while it pauses."""
         tracks = [self._tracks[c.seq] for c in group]
+        limits = [0] * len(group)
+        if all(track.pause for track in tracks):
+            for track in tracks:
+                track.pause -= 1
+            return limits
+        whole = self._batch(batch, {})
+        if whole.comparable:  # else plain steps come first, to know what a row costs
+            self._dear.add(key)
+            limits = self._expected_best(whole, key, group, tracks)
+            for track in tracks:
+                track.pause = 0 if any(limits) else _PAUSE - 1
+        return limits
+
+    def _expected_best(self, whole: Batch, key: str, group: Sequence[Candidate], tracks: Sequence[Track]) -> list[int]:
+        """What is worth asking for, or worth trying."""
         offering = tracks[0].strategy.offering(max(c.budget for c in group))
         n_drafted = np.rint(offering.gained).astype(int)
         drafting_s = self.costs.draft(key).seconds(int(n_drafted[-1]) + 1)[n_drafted]
