@@ -320,7 +320,7 @@ def test_a_default_block_size_is_upstreams(zoo: Zoo, tmp_path: Path) -> None:
 
 def test_the_files_say_which_strategy_to_take(zoo: Zoo, tmp_path: Path) -> None:
     registry = Registry.discover(load="")
-    text = ["ngram-k", "ngram-k4v"]
+    text = ["ngram-k"]
 
     def suitable(target: Path, draft: Path | None = None) -> list[str]:
         return [info.name for info in registry.suitable(target, draft)[0]]
