@@ -23,7 +23,7 @@ class Settings:
     n_ubatch: int = 512
     n_threads: int = 2
     n_gpu_layers: int | None = None
-    numerics: Literal["fast", "exact"] = "fast"
+    numerics: Literal["auto", "exact", "fast"] = "auto"
     max_tokens: int = 256
     temperature: float = 0.0
     seed: int = 1

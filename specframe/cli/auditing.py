@@ -28,8 +28,12 @@ def audit(  # noqa: PLR0917 -- typer calls it by name
     ubatch: Annotated[int, typer.Option("--ubatch", min=1, help="Most tokens computed at a time.")] = 512,
     flash_attn: Annotated[bool, typer.Option("--flash-attn/--no-flash-attn", help="As for generate.")] = True,
     repack: Annotated[
-        bool, typer.Option("--repack/--no-repack", help="Let the processor's kernels rearrange weights.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--repack/--no-repack",
+            help="Let the processor's kernels rearrange weights; unset: where that is known to be exact.",
+        ),
+    ] = None,
     gpu_layers: Annotated[
         int | None, typer.Option("--gpu-layers", min=0, help="Layers to keep on a GPU; unset: all that fit.")
     ] = None,

@@ -108,8 +108,10 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
     (
         "numerics",
         str,
-        "fast",
-        typer.Option("--numerics", metavar="fast|exact", help="Of our sides, as for generate.", rich_help_panel=_MODEL),
+        "auto",
+        typer.Option(
+            "--numerics", metavar="auto|exact|fast", help="Of our sides, as for generate.", rich_help_panel=_MODEL
+        ),
     ),
     ("fetch", bool, False, typer.Option("--fetch", help="Download a catalogue model.", rich_help_panel=_MODEL)),
 )
@@ -151,8 +153,8 @@ class MeasureFlags:
             from specframe.bench import models  # noqa: PLC0415 -- not needed for --help
 
             flags = attrs.evolve(flags, draft=models.resolve(str(flags.draft)))
-        if flags.numerics not in ("fast", "exact"):
-            raise ConfigError(f"--numerics is fast or exact, not {flags.numerics!r}")
+        if flags.numerics not in ("auto", "exact", "fast"):
+            raise ConfigError(f"--numerics is auto, exact or fast, not {flags.numerics!r}")
         return flags
 
     @property
@@ -174,7 +176,7 @@ class MeasureFlags:
             n_ubatch=min(512, self.batch),
             n_threads=self.threads or default_threads(),
             n_gpu_layers=self.gpu_layers,
-            numerics=cast("Literal['fast', 'exact']", self.numerics),
+            numerics=cast("Literal['auto', 'exact', 'fast']", self.numerics),
             max_tokens=self.max_tokens or (_QUICK_TOKENS if self.quick else 256),
             temperature=self.temperature,
             seed=self.seed,

@@ -145,11 +145,12 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
     (
         "numerics",
         str,
-        "fast",
+        "auto",
         typer.Option(
             "--numerics",
-            metavar="fast|exact",
-            help="exact: make sure by measurement that drafting cannot change the text, or refuse.",
+            metavar="auto|exact|fast",
+            help="exact: make sure by measurement that drafting cannot change the text, or refuse; "
+            "fast: take the fastest kernels even if it may.",
             rich_help_panel=_MODEL,
         ),
     ),
@@ -283,7 +284,7 @@ class ModelFlags:
             devices=self.devices,
             n_gpu_layers=self.gpu_layers,
             flash_attn=self.flash_attn,
-            numerics=cast("Literal['fast', 'exact']", self.numerics),  # checked there
+            numerics=cast("Literal['auto', 'exact', 'fast']", self.numerics),  # checked there
             ctx_checkpoints=self.ctx_checkpoints,
             checkpoint_interval=self.checkpoint_interval,
             checkpoint_mib=self.checkpoint_mib,

@@ -44,7 +44,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     parallel: int = 1,
     threads: int | None = None,
     flash_attn: bool = True,
-    numerics: Literal["fast", "exact"] = "fast",
+    numerics: Literal["auto", "exact", "fast"] = "auto",
     devices: str | Sequence[str] | None = None,
     n_gpu_layers: int | None = None,
     ctx_checkpoints: int = 8,
@@ -73,9 +73,11 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         parallel: Requests that run at once.
         threads: Processor threads; unset: as many as the machine has cores to use.
         flash_attn: Needed for logits that do not depend on the width of a batch; see docs/losslessness.md.
-        numerics: ``"exact"`` verifies by measurement that drafting cannot change the text with this model, library,
-            machine and settings, and refuses to load otherwise. The measurement (``specframe audit``) is kept, so only
-            the first load takes longer. ``"fast"`` takes the fastest kernels without looking.
+        numerics: ``"auto"`` keeps to kernels that are known to give a token the same logits alone and in a draft, where
+            there are such (docs/losslessness.md says for which weights). ``"exact"`` verifies by measurement that
+            drafting cannot change the text with this model, library, machine and settings, and refuses to load
+            otherwise. The measurement (``specframe audit``) is kept, so only the first load takes longer. ``"fast"``
+            repacks K-quants for faster kernels, with which drafting may choose another of two nearly equal tokens.
         devices: Names of devices to offload to (``specframe doctor`` lists them), ``"none"`` for the processor only;
             unset: all there are. Draft files go there as well, unless the strategy has an option that says otherwise.
         n_gpu_layers: Layers to keep on a GPU; unset: all that a GPU build can take.
@@ -141,10 +143,10 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
 
     if numerics == "exact":
         opened, exact_width = open_exact(open_model, context_options)
-    elif numerics == "fast":
-        opened, exact_width = open_model(), None
+    elif numerics in ("auto", "fast"):
+        opened, exact_width = open_model(use_extra_bufts=True if numerics == "fast" else None), None
     else:
-        msg = f"numerics must be 'fast' or 'exact', not {numerics!r}"
+        msg = f"numerics must be 'auto', 'exact' or 'fast', not {numerics!r}"
         raise ConfigError(msg)
     try:
         target = LlamaTarget(

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from specframe.backends.llama import audit as auditor
+from specframe.backends.llama.audit import Audit
+from specframe.backends.llama.model import Model
 
 Cli = Callable[..., Any]
 
@@ -44,7 +47,17 @@ def test_a_sweep_names_the_fastest_settings(cli: Cli, model: Path, monkeypatch: 
     assert "fastest at widths 2 to 16: " in cli("audit", model, "--sweep").out
 
 
-def test_exact_numerics_of_a_model_that_rounds_are_exit_2(cli: Cli, model: Path) -> None:
+def test_exact_numerics_of_a_model_that_rounds_are_exit_2(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
+    real = auditor.audit
+
+    def rounding(opened: Model, **options: Any) -> Audit:
+        found = real(opened, **options)
+        return attrs.evolve(found, rows=tuple(attrs.evolve(row, exact=row.width == 1) for row in found.rows))
+
+    monkeypatch.setattr(auditor, "audit", rounding)
     answer = cli("generate", model, "-p", "x", "-n", 2, "--threads", 1, "--numerics", "exact")
     assert answer.code == 2
     assert "numerics='exact' cannot be had" in answer.err

@@ -100,7 +100,7 @@ def test_a_report_is_filled_in_without_private_paths(zoo: Callable[[str], Path])
         (("--parts", "all,none"), "no part"),
         (("--resume",), "--out"),
         (("--draft", "missing.gguf"), "missing.gguf"),
-        (("--numerics", "right"), "fast or exact"),
+        (("--numerics", "right"), "auto, exact or fast"),
         (("--grid", "n"), "KEY=VALUES"),
         (("--ngram-n", "2", "--grid", "n=3"), "each key once"),
         (("--n-max", "1..2"), "n_max"),

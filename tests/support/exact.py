@@ -1,6 +1,6 @@
 """Tiny models whose logits are the same to the last bit at every batch width, and a target that tells what it did.
 
-The zoo's models have F32 weights, and llama.cpp multiplies those differently for one row than for several. With Q8_0
+The zoo's models have F32 weights, and llama.cpp may multiply those differently for one row than for several. With Q8_0
 weights each row is computed by itself, so plain and drafted decoding can be compared exactly, whatever the sampling.
 """
 
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
+import cffi
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from specframe.backends.llama.library import load_library
 from specframe.backends.llama.memory import LlamaCheckpoint
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
@@ -72,13 +75,35 @@ def quantized(source: Path, destination: Path, *, kind: str = "Q8_0", eos: int |
         writer.add_key_value(name, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
     for tensor in reader.tensors:
         is_weight = tensor.name.endswith(".weight") and "conv1d" not in tensor.name
-        is_matrix = is_weight and len(tensor.shape) >= 2 and tensor.shape[0] % 32 == 0
+        is_matrix = is_weight and len(tensor.shape) >= 2 and tensor.shape[0] % package.GGML_QUANT_SIZES[wanted][0] == 0
         if is_matrix:
-            writer.add_tensor(tensor.name, package.quants.quantize(np.array(tensor.data), wanted), raw_dtype=wanted)
+            values = package.quants.dequantize(np.array(tensor.data), tensor.tensor_type)
+            stored = _natively(values, wanted) if kind.endswith("_K") else package.quants.quantize(values, wanted)
+            writer.add_tensor(tensor.name, stored, raw_dtype=wanted)
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     write_file(writer, part, destination)
     return destination
+
+
+def _natively(values: npt.NDArray[np.float32], kind: Any) -> npt.NDArray[np.uint8]:
+    """Quantized by ggml, for the formats that the gguf package only reads."""
+    ffi = cffi.FFI()
+    ffi.cdef(
+        "size_t ggml_quantize_chunk(int type, const float *values, void *out, int64_t start, int64_t n_rows,"
+        " int64_t n_per_row, const float *importance);"
+    )
+    values = np.ascontiguousarray(values, np.float32)
+    n_per_row = values.shape[-1]
+    n_values, n_bytes = gguf_package().GGML_QUANT_SIZES[kind]
+    stored = np.zeros((*values.shape[:-1], n_per_row // n_values * n_bytes), np.uint8)
+    lib: Any = ffi.dlopen(str(load_library().path))
+    written = lib.ggml_quantize_chunk(
+        int(kind), ffi.cast("float *", values.ctypes.data), ffi.cast("void *", stored.ctypes.data),
+        0, values.size // n_per_row, n_per_row, ffi.NULL,
+    )  # fmt: skip
+    assert written == stored.nbytes
+    return stored
 
 
 class WatchedTarget(LlamaTarget):

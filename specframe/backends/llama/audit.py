@@ -44,7 +44,7 @@ _COMMON = range(2, 17)
 #: The narrowest verification of a draft.
 _USEFUL = 2
 #: Counts up when the kernels are chosen in another way: what was found before says nothing any more.
-_POLICY = 1
+_POLICY = 2
 _TEXT = """The keeper counted 128 steps to the lamp, as he did every night, and wrote the number down beside the date.
 def deposit(self, amount):
     if amount <= 0:
@@ -250,8 +250,8 @@ def audited(model: Model, **options: Any) -> Audit:
 def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tuple[Model, int]:
     """A model and the width up to which its verifications equal plain decoding, bit for bit.
 
-    Repacked weights are faster, and their kernels may treat four rows otherwise than one: where they do not allow for
-    every width, plain weights are tried too, and the ones that allow for more are taken.
+    The kernels of repacked weights may treat four rows otherwise than one. So where the weights as they are usually
+    taken do not allow for every width, the other form is tried too, and the one that allows for more is taken.
 
     Args:
         open_model: opens it, with further keywords.
@@ -261,7 +261,7 @@ def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tup
         ConfigError: there are no such settings; says why.
     """
 
-    def judged(*, repack: bool) -> tuple[Model, Audit]:
+    def judged(repack: bool | None) -> tuple[Model, Audit]:
         model = open_model(use_extra_bufts=repack)
         try:
             return model, audited(model, **options)
@@ -269,19 +269,19 @@ def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tup
             model.close()
             raise
 
-    model, found = judged(repack=True)
-    if found.exact_width == max(row.width for row in found.rows):
-        return model, found.exact_width
+    model, usual = judged(None)
+    if usual.exact_width == max(row.width for row in usual.rows):
+        return model, usual.exact_width
     model.close()  # one at a time: two may not fit into memory
-    model, plain = judged(repack=False)
-    if plain.exact_width > found.exact_width:
-        return model, plain.exact_width
+    model, other = judged(not usual.use_extra_bufts)
+    if other.exact_width > usual.exact_width and other.exact_width >= _USEFUL:
+        return model, other.exact_width
     model.close()
-    if found.exact_width < _USEFUL:
+    if usual.exact_width < _USEFUL:
         raise ConfigError(
-            f"numerics='exact' cannot be had with these settings: {found.recommendation}; see: specframe audit"
+            f"numerics='exact' cannot be had with these settings: {usual.recommendation}; see: specframe audit"
         )
-    return open_model(use_extra_bufts=True), found.exact_width
+    return open_model(use_extra_bufts=None), usual.exact_width
 
 
 def settings_key(model: Model, options: Mapping[str, Any]) -> str:

@@ -82,6 +82,13 @@ class GgufFile:
         """``general.architecture``."""
         return str(self.metadata.get("general.architecture", ""))
 
+    @property
+    def weights(self) -> frozenset[str]:
+        """Types of its matrices, as ggml names them: ``q4_K``. Kernels of convolutions are none."""
+        return frozenset(
+            tensor.kind for name, tensor in self.tensors.items() if len(tensor.shape) > 1 and "conv1d" not in name
+        )
+
     def get(self, key: str) -> Value | None:
         """A value by its full key, where ``{arch}`` stands for the architecture."""
         return self.metadata.get(key.replace("{arch}", self.arch))

@@ -5,10 +5,11 @@ ggml's kernels for CPUs differ with the number of rows, and round differently:
 * flash attention works row by row; from 64 rows of a sequence on in tiles; and for one row on a memory of 512 cells or
   more it splits that memory over the threads
   (``ggml_compute_forward_flash_attn_ext_f16``, ``ggml-cpu/ops.cpp``);
+* products with F32, F16 and BF16 weights are summed in another order from two rows on (``llamafile_sgemm``);
 * products with K-quants and IQ quants work in tiles from 8 rows on (``ggml-cpu/tiled``).
 
 So a token verified in a draft would not get the logits it gets alone. Reference mode (``use_ref``) keeps to rows one by
-one, at the price of a few fused operations; it is used where, and only where, the width would matter.
+one, at the price of a few fused operations; it is used where the width would matter, and where it is cheaper.
 """
 
 from __future__ import annotations
@@ -25,7 +26,17 @@ TILED_ROWS = 64
 #: Cells of drafts that were just dropped may still be counted, so this stays a draft's width below the step.
 SPLIT_TOKENS = 256 - TILED_ROWS
 #: Weights whose products are the same in ordinary mode, whatever the number of rows.
-STEADY_WEIGHTS = frozenset({"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
+STEADY_WEIGHTS = frozenset({"q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
+#: Up to this many rows ``llamafile_sgemm`` costs more than as many single rows, with weights of several of these types.
+NARROW_ROWS = 5
+#: Weights whose repacked form is multiplied otherwise from four rows on, in any mode (``ggml-cpu/repack.cpp``).
+#: Not all of them are repacked on every processor.
+UNSTEADY_REPACKED = frozenset({"q2_K", "q4_K", "q5_K", "q6_K"})
+
+
+def repacks_steadily(weights: Collection[str]) -> bool:
+    """Whether products with weights of these types stay independent of the number of rows when ggml repacks them."""
+    return UNSTEADY_REPACKED.isdisjoint(weights)
 
 
 class Kernels:
@@ -34,7 +45,7 @@ class Kernels:
     Args:
         library: the native library.
         context: ``struct llama_context *``, borrowed.
-        weights: types of the model's tensors.
+        weights: types of the model's matrices.
     """
 
     def __init__(self, library: Library, context: Any, weights: Collection[str]) -> None:
@@ -57,7 +68,9 @@ class Kernels:
         elif self._steady:
             # Several sequences are cut into pieces of equal length, which can leave a single row over.
             single = width == 1 or len(batch) > 1
-            reference = single and max([entry.pos for entry in batch]) >= SPLIT_TOKENS
+            rows = sum([len(entry.tokens) for entry in batch])
+            late = single and max([entry.pos for entry in batch]) >= SPLIT_TOKENS
+            reference = late or 1 < rows <= NARROW_ROWS
         else:
             reference = True
         if reference is not self._reference:

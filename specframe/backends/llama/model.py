@@ -15,6 +15,7 @@ from specframe.backends.llama.architectures import provides
 from specframe.backends.llama.closable import Closable
 from specframe.backends.llama.devices import device_array, device_names
 from specframe.backends.llama.gguf import GgufFile, Value, inspect
+from specframe.backends.llama.kernels import repacks_steadily
 from specframe.backends.llama.library import Library, load_library
 from specframe.backends.llama.log import native_log
 from specframe.backends.llama.status import failure
@@ -83,7 +84,7 @@ class Model(Closable):
         n_gpu_layers: int | None = None,
         use_mmap: bool = True,
         use_mlock: bool = False,
-        use_extra_bufts: bool = True,
+        use_extra_bufts: bool | None = None,
         check_tensors: bool = False,
         load_mtp: bool = False,
         progress: Callable[[float], None] | None = None,
@@ -97,7 +98,8 @@ class Model(Closable):
             n_gpu_layers: layers to keep on a GPU; None: all that a GPU build can take, 0: none.
             use_mmap: map the file instead of reading it.
             use_mlock: keep the pages in memory.
-            use_extra_bufts: let the CPU repack weights for faster kernels.
+            use_extra_bufts: let the CPU repack weights for faster kernels; None: where rows do not come to depend on
+                how many are computed together (``kernels.repacks_steadily``).
             check_tensors: look for invalid values in every tensor; slow.
             load_mtp: load built-in NextN heads as well.
             progress: called with 0..1 while weights load. An exception stops the load and comes out of here.
@@ -125,11 +127,12 @@ class Model(Closable):
             check_whole_number("n_gpu_layers", n_gpu_layers, 0, 2**31 - 1, way_out="leave it out for all that fit")
             params.n_gpu_layers = n_gpu_layers
         params.load_mode = _load_mode(lib, use_mmap=use_mmap, use_mlock=use_mlock)
-        params.use_extra_bufts = use_extra_bufts
+        self.use_extra_bufts = repacks_steadily(self.gguf.weights) if use_extra_bufts is None else use_extra_bufts
+        """Whether weights may be repacked."""
+        params.use_extra_bufts = self.use_extra_bufts
         params.check_tensors = check_tensors
         params.load_mtp = load_mtp
         self.load_mtp = load_mtp
-        self.use_extra_bufts = use_extra_bufts
         self.n_gpu_layers = n_gpu_layers
         self._handle = _load(self.library, self.gguf.path, params, progress)
         with self._opening():

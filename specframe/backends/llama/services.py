@@ -37,11 +37,12 @@ class LlamaServices:
     def open_model(self, path: Path, **options: Any) -> Model:
         """Load another model with the same library; see :class:`~specframe.backends.llama.model.Model`.
 
-        It goes to the devices of the target, unless ``devices`` names others.
+        It goes to the devices of the target, unless ``devices`` names others. Its weights may be repacked, whatever
+        they are: what a draft model says need not be the same at every width.
         """
         if options.get("devices") is None:
             options["devices"] = self.model.devices
-        return Model(path, library=self.model.library, **options)
+        return Model(path, library=self.model.library, **{"use_extra_bufts": True, **options})
 
     def open_heads(self, model: Model, **options: Any) -> NextnContext:
         """A context for the NextN layers of ``model``; see :class:`NextnContext`."""
