@@ -17,8 +17,9 @@ Cli = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough to see that it works."""
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough to see that it works, and verdicts are kept where nobody else looks."""
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
     real = auditor.audit
     monkeypatch.setattr(
         auditor, "audit", lambda model, **options: real(model, **{**options, "widths": (1, 2, 4), "contexts": (8,)})
@@ -48,9 +49,8 @@ def test_a_sweep_names_the_fastest_settings(cli: Cli, model: Path, monkeypatch: 
 
 
 def test_exact_numerics_of_a_model_that_rounds_are_exit_2(
-    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
     real = auditor.audit
 
     def rounding(opened: Model, **options: Any) -> Audit:
