@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from specframe.backends.llama.kernels import Kernels
 from specframe.core.request import FinishReason
 from specframe.core.strategy import BatchStrategy
 from specframe.strategies import _rows
@@ -176,11 +175,7 @@ SERVED: list[tuple[Case, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("case", "settings"), SERVED, ids=str)
-def test_llama_cpps_server_drafts_the_same(
-    zoo: Zoo, case: Case, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The server computes these F32 weights with ggml's ordinary kernels; drafts are compared, so ours take the same.
-    monkeypatch.setattr(Kernels, "choose", lambda *_: None)
+def test_llama_cpps_server_drafts_the_same(zoo: Zoo, case: Case, settings: dict[str, Any]) -> None:
     both = [{"n_max": 4}, settings]
     answers = ask(zoo(case.target), PROMPTS, both, kind=KINDS[case.cls], draft=case.path(zoo))
     with case.engine(zoo) as (running, opened):

@@ -5,7 +5,6 @@ ggml's kernels for CPUs differ with the number of rows, and round differently:
 * flash attention works row by row; from 64 rows of a sequence on in tiles; and for one row on a memory of 512 cells or
   more it splits that memory over the threads
   (``ggml_compute_forward_flash_attn_ext_f16``, ``ggml-cpu/ops.cpp``);
-* products with F32, F16 and BF16 weights are summed in another order from two rows on (``llamafile_sgemm``);
 * products with K-quants and IQ quants work in tiles from 8 rows on (``ggml-cpu/tiled``).
 
 So a token verified in a draft would not get the logits it gets alone. Reference mode (``use_ref``) keeps to rows one by
@@ -26,7 +25,9 @@ TILED_ROWS = 64
 #: Cells of drafts that were just dropped may still be counted, so this stays a draft's width below the step.
 SPLIT_TOKENS = 256 - TILED_ROWS
 #: Weights whose products are the same in ordinary mode, whatever the number of rows.
-STEADY_WEIGHTS = frozenset({"q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
+STEADY_WEIGHTS = frozenset({"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
+#: Weights whose products are summed in another order from two rows on, unless all of them take reference mode.
+FLOATING_WEIGHTS = frozenset({"f32", "f16", "bf16"})
 #: Up to this many rows ``llamafile_sgemm`` costs more than as many single rows, with weights of several of these types.
 NARROW_ROWS = 5
 #: Weights whose repacked form is multiplied otherwise from four rows on, in any mode (``ggml-cpu/repack.cpp``).
@@ -58,6 +59,7 @@ class Kernels:
         self._cpus = [backend for backend in backends if lib.ggml_backend_is_cpu(backend)]
         self._set_use_ref = lib.ggml_backend_cpu_set_use_ref
         self._steady = STEADY_WEIGHTS.issuperset(weights)
+        self._narrow_rows = NARROW_ROWS if FLOATING_WEIGHTS.isdisjoint(weights) else 1
         self._reference: bool | None = None
 
     def choose(self, batch: Sequence[BatchEntry]) -> None:
@@ -70,7 +72,7 @@ class Kernels:
             single = width == 1 or len(batch) > 1
             rows = sum([len(entry.tokens) for entry in batch])
             late = single and max([entry.pos for entry in batch]) >= SPLIT_TOKENS
-            reference = late or 1 < rows <= NARROW_ROWS
+            reference = late or 1 < rows <= self._narrow_rows
         else:
             reference = True
         if reference is not self._reference:
