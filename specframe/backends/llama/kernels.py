@@ -26,7 +26,7 @@ TILED_ROWS = 64
 SPLIT_TOKENS = 256 - TILED_ROWS
 #: Weights whose products are the same in ordinary mode, whatever the number of rows.
 STEADY_WEIGHTS = frozenset({"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
-#: Weights whose products are summed in another order from two rows on, unless all of them take reference mode.
+#: Weights whose products are summed in another order for several rows than for one: these keep to ordinary mode.
 FLOATING_WEIGHTS = frozenset({"f32", "f16", "bf16"})
 #: Up to this many rows ``llamafile_sgemm`` costs more than as many single rows, with weights of several of these types.
 NARROW_ROWS = 5
