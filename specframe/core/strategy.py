@@ -168,7 +168,7 @@ class Strategy(_Base, abc.ABC):
 
 
 class BatchStrategy(_Base, abc.ABC):
-    """One object per engine, drafting for every sequence that selected it in one call.
+    """One object per engine, drafting for every sequence that selected it in one call; closed when unused for long.
 
     For each request on a sequence: ``begin``, then ``process`` after every target decode of it (prompt chunks first),
     with ``draft`` before and ``observe`` after each verification, and ``end`` however it ends. After ``observe`` the
@@ -323,6 +323,10 @@ class Copied(list[int]):
 
     The longer they do, the longer the guess is likely to be right. ``draft`` may return any sequence; one of this kind
     lets the scheduler tell a passage that is being repeated from a phrase that happens to occur twice.
+
+    Args:
+        ids: the tokens of the guess.
+        matched: how many tokens before the copy agree with those before its original, those of the key included.
     """
 
     def __init__(self, ids: Iterable[int], matched: int) -> None:
