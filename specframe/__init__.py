@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from specframe.core.stats import RequestStats
     from specframe.core.strategy import (
         BatchStrategy,
+        Copied,
         DraftRequest,
         NoOptions,
         Outcome,
@@ -63,6 +64,7 @@ __all__ = [
     "ClosedError",
     "Completion",
     "ConfigError",
+    "Copied",
     "DraftRequest",
     "Engine",
     "FinishReason",
@@ -120,6 +122,7 @@ _MODULES = {
     "specframe.core.stats": ("RequestStats",),
     "specframe.core.strategy": (
         "BatchStrategy",
+        "Copied",
         "DraftRequest",
         "NoOptions",
         "Outcome",
