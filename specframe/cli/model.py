@@ -41,7 +41,13 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         "draft",
         Path | None,
         None,
-        typer.Option("--draft", "-d", metavar="FILE", help="Draft model of the strategy.", rich_help_panel=_RUN),
+        typer.Option(
+            "--draft",
+            "-d",
+            metavar="FILE",
+            help="Draft model; auto takes the strategy it is for.",
+            rich_help_panel=_RUN,
+        ),
     ),
     (
         "option",

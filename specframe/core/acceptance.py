@@ -126,7 +126,6 @@ class Experience:
     """By who guessed: members of a combination are not equally right."""
     offers: Counts = attrs.field(factory=lambda: Counts(_KEEP_SHARED))
     """How often it proposes so many tokens when it is asked for them."""
-
     latest: tuple[Kind, int] = ((), 0)
     """Who made its latest guess, and how many tokens before that agreed."""
 

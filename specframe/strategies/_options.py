@@ -1,4 +1,4 @@
-"""What options of built-in strategies have in common: those of a draft model."""
+"""Options that the strategies with a draft model have in common."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ class ModelOptions:
         if self.n_min > self.n_max:
             msg = f"n_min={self.n_min} would drop every draft of n_max={self.n_max} tokens; lower it"
             raise ValueError(msg)
+
+
+def choosing_field() -> Any:
+    """Field ``backend_sampling``, of draft models whose tokens are chosen from logits; see ``DraftSettings``."""
+    return attrs.field(
+        default=None,
+        validator=_unless_set(attrs.validators.instance_of(bool)),
+        metadata={"doc": "choose tokens inside the evaluation, without copying logits; unset: where there are GPUs"},
+    )
 
 
 def in_place(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:

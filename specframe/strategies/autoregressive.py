@@ -13,7 +13,7 @@ from typing_extensions import override
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Rows
 from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
-from specframe.strategies._options import ModelOptions
+from specframe.strategies._options import ModelOptions, choosing_field
 from specframe.strategies._rows import most_waiting
 from specframe.strategies.drafting import HeldSequence, batches
 from specframe.strategies.model_backed import ModelBacked
@@ -29,11 +29,7 @@ MAX_JOINED = 32
 class AutoregressiveOptions(ModelOptions):
     """Options that these strategies have in common."""
 
-    backend_sampling: bool | None = attrs.field(
-        default=None,
-        validator=attrs.validators.optional(attrs.validators.instance_of(bool)),
-        metadata={"doc": "choose tokens inside the evaluation, without copying logits; unset: where there are GPUs"},
-    )
+    backend_sampling: bool | None = choosing_field()
 
 
 @attrs.define(eq=False)

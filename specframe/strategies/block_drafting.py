@@ -14,7 +14,7 @@ from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
 from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
 from specframe.core.validators import whole_number
-from specframe.strategies._options import MAX_DRAFT, ModelOptions, in_place
+from specframe.strategies._options import MAX_DRAFT, ModelOptions, choosing_field, in_place
 from specframe.strategies._rows import most_waiting
 from specframe.strategies.held_features import HeldFeatures
 from specframe.strategies.model_backed import ModelBacked
@@ -41,11 +41,7 @@ class BlockOptions(ModelOptions):
 class ChoosingOptions(BlockOptions):
     """Options of a block drafter whose tokens are chosen from logits."""
 
-    backend_sampling: bool | None = attrs.field(
-        default=None,
-        validator=attrs.validators.optional(attrs.validators.instance_of(bool)),
-        metadata={"doc": "choose tokens inside the evaluation, without copying logits; unset: where there are GPUs"},
-    )
+    backend_sampling: bool | None = choosing_field()
 
 
 class BlockDrafter(ModelBacked):
