@@ -14,9 +14,9 @@ import pytest
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
 from specframe.core.ports import TargetInfo, Vocab
-from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext, StrategySpec
+from specframe.core.strategy import Copied, DraftRequest, Outcome, Proposal, Strategy, StrategyContext, StrategySpec
 from specframe.strategies._ngram import Generations
-from specframe.strategies.ngram_k import NgramK
+from specframe.strategies.ngram_k import _FARTHEST, NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
 
 both = pytest.mark.parametrize("cls", [NgramK, NgramK4V])
@@ -61,6 +61,38 @@ class Session:
         for token in tokens:
             self.tokens.append(token)
             self.strategy.observe(Outcome(0, (), 0, self.history, 1))
+
+
+# -- what is known of a copy ------------------------------------------------------------------------------------------
+
+
+def matched(strategy: Strategy, history: Sequence[int], ahead: Sequence[int] = ()) -> int:
+    """Tokens that agree before what the strategy drafts and before its original, as the core reads them."""
+    view = History.view(list(history))
+    strategy.begin(view)
+    raw = strategy.draft(DraftRequest(0, view, 100, ahead=tuple(ahead)))
+    (part,) = Proposal.of(raw, budget=2, n_vocab=1000, strategy=strategy.name).parts
+    return part.matched
+
+
+def test_k_tells_how_far_the_texts_before_key_and_match_agree() -> None:
+    assert matched(build(NgramK, n=2), [8, 1, 2, 30, 9, 1, 2]) == 2
+    assert matched(build(NgramK, n=2), [8, 6, 5, 1, 2, 30, 9, 6, 5, 1, 2]) == 4
+    assert matched(build(NgramK, n=2), [6, 5, 1, 2, 30, 6, 5, 1, 2]) == 4  # up to the beginning of the text
+    assert matched(build(NgramK, n=2), [8, 6, 1, 2, 30, 9, 6, 1], ahead=[2]) == 3
+    passage = list(range(100, 300))
+    assert matched(build(NgramK, n=2), [*passage, *passage]) == 2 + _FARTHEST
+
+
+def test_k4v_tells_that_the_key_agrees() -> None:
+    assert matched(build(NgramK4V, n=2, m=2), [6, 1, 2, 30, 31, 6, 1, 2]) == 2
+
+
+def test_a_copy_is_read_like_any_other_draft() -> None:
+    arguments: dict[str, Any] = {"strategy": "s", "budget": 2, "n_vocab": 10}
+    assert Proposal.of(Copied(iter([1, 2, 3]), 7), **arguments).ids == (1, 2)
+    (part,) = Proposal.of([1, 2, 3], **arguments).parts
+    assert (part.n_offered, part.matched) == (3, 0)
 
 
 # -- which match ------------------------------------------------------------------------------------------------------
