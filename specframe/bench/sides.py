@@ -81,7 +81,7 @@ class Side:
             side = cls(strategy=name, options=given.options, fixed=text.endswith("()"))
         if at:
             if side.strategy == "none":
-                raise ConfigError("plain decoding has no draft length")
+                raise ConfigError(f"plain decoding has no draft length; leave out @{length}")
             side = attrs.evolve(side, draft_length=parse_draft_length(f"the draft length of {side.label}", length))
         if draft is not None and any(spec.draft_path is not None for spec in side.members(draft, model)):
             side = attrs.evolve(side, draft=str(draft))

@@ -124,7 +124,7 @@ class StrategyChooser:
             return self._auto()
         if strategy is None or strategy == "none":
             if options:
-                msg = f"options {sorted(options)} were given but no strategy; choose one with strategy=..."
+                msg = f"options {sorted(options)} are for a strategy, but 'none' is plain decoding; leave one out"
                 raise ConfigError(msg)
             return Choice(None, "asked for")
         return Choice(self._resolve(strategy, options), "asked for")

@@ -48,7 +48,7 @@ def test_the_server_can_be_plain(label: str) -> None:
         ("ngram-k(n=3", "closing parenthesis"),
         ("ngram-k:n=3", "ngram-k:n"),
         ("", "the name of a strategy"),
-        ("plain(n=3)", "no strategy"),
+        ("plain(n=3)", "'none' is plain decoding; leave one"),
         ("server:mtp", "there are ngram-simple"),
         ("server:first-of(ngram-map-k,ngram-simple)", "no combinations"),
         ("server:ngram-map-k(n_max=3)", "there are n, m, min_hits"),

@@ -91,7 +91,7 @@ def test_python_and_text_mean_the_same() -> None:
     [
         ("first-of(ngram-k,ngram-k4v)", {"n": 3}, "first-of has several strategies; put them behind"),
         ("auto", {"n": 3}, "'auto' has none"),
-        ("none", {"n": 3}, "no strategy"),
+        ("none", {"n": 3}, "'none' is plain decoding; leave one"),
         ("first-of(ngram-k,none)", {}, "'none' cannot be combined"),
         ("first-of(ngram-k,auto)", {}, "'auto' cannot be combined"),
         (specframe.first_of("ngram-k", None), {}, "None cannot be combined"),
