@@ -117,8 +117,8 @@ class ModelBacked(BatchStrategy):
     @override
     def load(self, seq: int, data: bytes) -> None:
         with np.load(io.BytesIO(data), allow_pickle=False) as saved:
-            n_in_memory = self._restore(seq, saved)
-            try:
+            try:  # an interrupt in between would leave tokens that memory does not hold
+                n_in_memory = self._restore(seq, saved)
                 self._context.load_state(seq, saved["memory"], n_in_memory)
             except BaseException:
                 self._held[seq].keep(0)

@@ -96,6 +96,32 @@ def test_a_state_of_another_model_is_refused(zoo: Zoo, case: Case) -> None:
         assert strategy._held[0].usable
 
 
+@pytest.mark.parametrize("case", [HEADS[0], EAGLES[0], PLAIN[0], BLOCKS[0]], ids=str)
+def test_an_interrupted_load_leaves_nothing_known(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+    """Else tokens would count as evaluated that memory does not hold."""
+    with case.engine(zoo) as (running, _):
+        wanted = case.spec(zoo, n_max=3)
+        right = running.submit(request(PROMPTS[0], wanted, n=9)).result()
+        strategy = strategy_of(running, wanted)
+        data = strategy.save(0)
+        running.submit(request(PROMPTS[1], wanted, n=9)).result()
+        restore = strategy._restore
+
+        def interrupted(seq: int, saved: Any) -> int:
+            restore(seq, saved)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(strategy, "_restore", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.load(0, data)
+        assert not strategy._held[0].tokens
+        running.submit(request(PROMPTS[0])).result()
+        done = running.submit(request(PROMPTS[0], wanted, n=9, reuse_prefix=True)).result()
+        assert done.stats.inactive_reason is None
+        assert done.tokens == right.tokens
+        assert done.stats.accepted == right.stats.accepted > 0
+
+
 def test_a_state_of_another_block_drafter_is_refused(zoo: Zoo) -> None:
     with BLOCKS[0].engine(zoo) as (running, _):
         wanted = BLOCKS[0].spec(zoo)
