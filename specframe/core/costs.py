@@ -28,6 +28,8 @@ _NOISE = 0.1**2
 _DRIFT = 0.02**2
 #: Standard deviations that a residual counts for at most: a disturbed timing is too long, hardly ever too short.
 _CLIP_ABOVE, _CLIP_BELOW = 1.5, 6.0
+#: The same for a width whose timing before was as expected: a sudden slowness has to be seen twice to be believed.
+_CLIP_ONCE = 0.5
 #: What is not known of the cost of a width that was never measured, given the widths that were.
 _UNKNOWN = 0.3**2
 #: A width turns out at most this much better than expected, as far as can be hoped.
@@ -97,6 +99,8 @@ class _Point:
     """When it was measured last, counted in measurements of the curve."""
     n: int = 0
     """How often it was measured."""
+    surprised: bool = False
+    """It took much longer than expected when it was measured last."""
 
 
 @attrs.frozen
@@ -166,11 +170,12 @@ class Curve:
         point.n += 1
         spread = scale.variance + point.variance + _NOISE
         surprise = math.log(seconds) - scale.log - point.log
-        residual = _clipped(surprise, spread)
+        residual = _clipped(surprise, spread, _CLIP_ABOVE if point.surprised else _CLIP_ONCE)
+        point.surprised = residual < surprise
         of_scale, of_point = scale.variance / spread, point.variance / spread
         scale.log += of_scale * residual
         point.log = max(0.0, point.log + of_point * residual)
-        if residual >= surprise:  # else it was disturbed, or something changed, and has to be looked at again
+        if not point.surprised:  # else it was disturbed, or something changed, and has to be looked at again
             scale.variance *= 1 - of_scale
             point.variance *= 1 - of_point
         if abs(point.log - before) > 0.01:  # noqa: PLR2004 -- a percent does not change decisions
@@ -267,9 +272,9 @@ def _number(value: object, low: float, high: float) -> float:
     return value
 
 
-def _clipped(residual: float, variance: float) -> float:
+def _clipped(residual: float, variance: float, above: float = _CLIP_ABOVE) -> float:
     deviation = math.sqrt(variance)
-    return max(-_CLIP_BELOW * deviation, min(_CLIP_ABOVE * deviation, residual))
+    return max(-_CLIP_BELOW * deviation, min(above * deviation, residual))
 
 
 def _between(x: Floats, at: Floats, variances: Sequence[float]) -> Floats:

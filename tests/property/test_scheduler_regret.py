@@ -49,7 +49,11 @@ def emitted(chance: float, n: int) -> float:
 
 def speeds(machine: Machine, chance: float) -> list[float]:
     """``[n]``: tokens per second with drafts of ``n`` tokens."""
-    return [emitted(chance, n) / (machine.target(1 + n) + (machine.draft(n) if n else 0.0)) for n in range(LONGEST + 1)]
+    by_length = [1 / machine.target(1)]
+    for n in range(1, LONGEST + 1):
+        tokens = emitted(chance, n)
+        by_length.append(tokens / (machine.target(1 + n) + machine.draft(n) + machine.behind * tokens))
+    return by_length
 
 
 @pytest.mark.parametrize("model", [False, True])
@@ -68,7 +72,6 @@ def test_wrong_drafts_cost_next_to_nothing(seed: int, model: bool) -> None:
 def test_steady_drafts_are_nearly_as_fast_as_with_the_best_length(seed: int, model: bool) -> None:
     dice = random.Random(seed)
     machine, chance = machine_of(dice, model=model), dice.random()
-    machine.behind = 0.0  # models that have to catch up are tried rarely, and may be found to be good late
     run = simulate(CostAware(), machine, [Constant(chance, LONGEST)], n_tokens=2 * N, seed=seed)
     by_length = speeds(machine, chance)
     settled = run.lengths[len(run.lengths) // 2 :]
@@ -137,7 +140,7 @@ def test_copied_passages_gain_more_than_any_fixed_length_brings(curve: str) -> N
         assert run.gain > 1.1 * max(1.0, *fixed)
 
 
-@each_seed
+@pytest.mark.parametrize("seed", [*range(12), 535])  # the last one: a disturbed timing of a width seen once
 def test_rows_go_to_the_sequences_that_use_them(seed: int) -> None:
     dice = random.Random(seed)
     machine, n_seq = machine_of(dice), dice.randint(2, 4)

@@ -69,6 +69,18 @@ def test_disturbed_first_timing_is_forgotten_at_once() -> None:
     assert 0.009 < level.value < 0.02
 
 
+def test_slow_width_is_believed_when_it_is_slow_again() -> None:
+    curve = Curve()
+    for width in (1, 1, 1, 8, 8):
+        curve.measure(width, 0.01)
+    before = curve.at(10)
+    curve.measure(10, 0.05)
+    assert curve.at(10) < 1.2 * before
+    for _ in range(3):
+        curve.measure(10, 0.05)
+    assert curve.at(10) > 0.035
+
+
 def test_timing_of_a_coarse_clock_is_no_measurement() -> None:
     level, curve = Level(), Curve()
     level.measure(0.0)
