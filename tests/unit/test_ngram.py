@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import sys
@@ -321,11 +322,13 @@ def lines_run(call: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # finalizers of what other tests left are lines of specframe too
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
