@@ -200,7 +200,7 @@ def test_a_full_context_can_be_shifted(cli: Cli, model: Path) -> None:
 
 def test_checkpoint_options_reach_the_engine(cli: Cli, zoo: Callable[[str], Path]) -> None:
     """A prompt of 40 tokens on memory that cannot be cut; with an interval of 10 there is room for three."""
-    prompt = ("generate", zoo("qwen35"), "-p", "abcdefghij" * 4, "--json", *GREEDY)
+    prompt = ("generate", zoo("qwen35"), "-s", "none", "-p", "abcdefghij" * 4, "--json", *GREEDY)
     taken = {
         arguments: cli(*prompt, *arguments).document["stats"]["checkpoints"]
         for arguments in (
