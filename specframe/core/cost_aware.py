@@ -58,7 +58,7 @@ class CostAware:
         """What drafts that take time cost more than they brought and than was spent on them, and is not yet earned."""
         self._asked: dict[int, int] = {}
         """Sequences of the coming batch whose strategies were asked, and for how many tokens."""
-        self._dear: set[str] = set()
+        self._costly: set[str] = set()
         """Strategies that were asked although drafting takes its time."""
         self._spent_s = 0.0
         """Of the credit, on drafts of the coming batch."""
@@ -77,7 +77,7 @@ class CostAware:
         """Ask strategies whose guesses cost next to nothing, and others where that is expected to pay."""
         limits = dict.fromkeys((c.seq for c in batch), 0)
         costly: dict[str, list[Candidate]] = {}
-        self._dear.clear()
+        self._costly.clear()
         self._spent_s = 0.0
         target = self._target(batch)
         for c in batch:
@@ -111,7 +111,7 @@ class CostAware:
             return limits
         whole = self._batch(batch, {})
         if whole.comparable:  # else plain steps come first, to know what a row costs
-            self._dear.add(key)
+            self._costly.add(key)
             limits = self._expected_best(whole, key, group, tracks)
             for track in tracks:
                 track.pause = 0 if any(limits) else _PAUSE - 1
@@ -180,7 +180,7 @@ class CostAware:
             self.costs.draft(key).at(
                 1 + max(len(c.proposal) for c, track in zip(choice, tracks, strict=True) if track.key == key)
             )
-            for key in self._dear & {track.key for track in tracks}
+            for key in self._costly & {track.key for track in tracks}
         )
         plain, best = whole.plain(spent), whole.best(seats, overhead_s=spent)
         for track in tracks:
@@ -202,7 +202,7 @@ class CostAware:
         track = self._tracks[candidate.seq]
         track.stats.count(n, reason)
         track.drafting = n > 0
-        if track.key in self._dear and candidate.seq in self._asked:
+        if track.key in self._costly and candidate.seq in self._asked:
             track.strategy.offered(self._asked[candidate.seq], len(candidate.proposal))
         if candidate.proposal and (n or not track.comparing):
             track.guess(candidate.proposal, _kind(candidate), _matched(candidate))
@@ -279,7 +279,7 @@ class CostAware:
         if self._credit_s is None:
             self._credit_s = _FIRST_CREDIT * plain_s
         took = report.target_s + report.process_s + report.accept_s + report.rollback_s
-        if self._dear and report.drafts:
+        if self._costly and report.drafts:
             lost = took + report.checkpoint_s + sum(call.seconds for call in report.drafts) - self._spent_s
             n_seq = len(report.verified)
             lost -= target.at(n_seq) / n_seq * sum(len(v.committed) for v in report.verified)

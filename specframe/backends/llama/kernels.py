@@ -24,10 +24,11 @@ TILED_ROWS = 64
 #: Attention may split a memory that holds more tokens than this: it counts cells in steps of 256, and 512 are enough.
 #: Cells of drafts that were just dropped may still be counted, so this stays a draft's width below the step.
 SPLIT_TOKENS = 256 - TILED_ROWS
-#: Weights whose products are the same in ordinary mode, whatever the number of rows.
-STEADY_WEIGHTS = frozenset({"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
-#: Weights whose products are summed in another order for several rows than for one: these keep to ordinary mode.
+#: Weights whose products are summed in another order for several rows than for one; they keep to ordinary mode, as the
+#: server of llama.cpp does.
 FLOATING_WEIGHTS = frozenset({"f32", "f16", "bf16"})
+#: Weights that need no other mode for the sake of their products; those of the quantized ones are always the same.
+STEADY_WEIGHTS = FLOATING_WEIGHTS | {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}
 #: Up to this many rows ``llamafile_sgemm`` costs more than as many single rows, with weights of several of these types.
 NARROW_ROWS = 5
 #: Weights whose repacked form is multiplied otherwise from four rows on, in any mode (``ggml-cpu/repack.cpp``).
