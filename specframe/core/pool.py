@@ -15,6 +15,8 @@ from specframe.core.strategy import StrategyContext, StrategySpec
 
 #: Drafters that stay open though nobody uses them: the latest ones. A model may be behind each.
 MAX_IDLE = 4
+#: Strategies whose set-up failed of which the reason is kept: the latest ones.
+MAX_FAILED = 64
 
 
 class DrafterPool:
@@ -69,6 +71,8 @@ class DrafterPool:
         except (ConfigError, StrategyError) as error:
             if required:
                 raise
+            if len(self._failed) >= MAX_FAILED:
+                del self._failed[next(iter(self._failed))]
             self._failed[spec] = f"strategy-error: {error}"
             return self._failed[spec]
         return self.members[spec]

@@ -43,7 +43,15 @@ class Session:
     """What an application keeps with it, such as the messages of a chat; JSON-ready."""
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write it to ``path``, all of it or nothing; a file that is there is replaced."""
+        """Write it to ``path``, all of it or nothing; a file that is there is replaced.
+
+        Raises:
+            ConfigError: there is no such directory, or ``path`` is one.
+            OSError: it cannot be written.
+        """
+        if Path(path).is_dir() or not Path(path).parent.is_dir():
+            msg = f"a session cannot be written to {os.fspath(path)!r}: name a file in a directory that exists"
+            raise ConfigError(msg)
         parts = [("state", self.state), *self.strategies.items()]
         header = {
             "format": FORMAT,

@@ -290,7 +290,8 @@ class LLM:
             The number of tokens saved.
 
         Raises:
-            ConfigError: There is nothing to save.
+            ConfigError: There is nothing to save, or no directory for the file.
+            OSError: It cannot be written.
         """
         check_names("save_session", options, PromptOptions)
         self._check_open()

@@ -166,7 +166,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
             tokenizer=opened.vocab,
             info=_info(opened, target, chooser.default_choice),
             chooser=chooser,
-            template=lambda: _template(opened, template),
+            template=_template(opened, template),
             sampling=sampling,
             observers=watching,
             checkpoints=checkpoints,
@@ -213,17 +213,17 @@ def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:
     return path
 
 
-def _template(model: Model, given: str | os.PathLike[str] | ChatTemplate | None) -> ChatTemplate:
-    if isinstance(given, ChatTemplate):
-        return given
+def _template(model: Model, given: str | os.PathLike[str] | ChatTemplate | None) -> Callable[[], ChatTemplate]:
+    """One that was given is compiled at once, so that a mistake in it shows; the model's own by the first chat."""
     vocab = model.vocab
     texts = {
         "bos_token": "" if vocab.bos is None else vocab.text(vocab.bos),
         "eos_token": "" if vocab.eos is None else vocab.text(vocab.eos),
     }
-    if given is not None:
-        return ChatTemplate.from_file(os.fspath(given), **texts)
-    return ChatTemplate.from_metadata(model.metadata, **texts)
+    if given is None:
+        return lambda: ChatTemplate.from_metadata(model.metadata, **texts)
+    chosen = given if isinstance(given, ChatTemplate) else ChatTemplate.from_file(os.fspath(given), **texts)
+    return lambda: chosen
 
 
 def _info(model: Model, target: LlamaTarget, choice: Choice) -> LLMInfo:

@@ -42,6 +42,13 @@ def test_a_name_of_the_catalogue_is_enough(smollm2: Path) -> None:
         assert "Paris" in llm.generate("The capital of France is", max_tokens=6, temperature=0).text
 
 
+def test_a_template_that_was_given_is_checked_at_load(smollm2: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% for m in messages %}{{ m.content }}")
+    with pytest.raises(specframe.ConfigError, match=r"broken\.jinja.*syntax error"):
+        specframe.load(smollm2, n_ctx=256, template=broken)
+
+
 def test_drafting_gains_steps_and_changes_nothing(smol: LLM) -> None:
     plain = smol.generate(CODE, max_tokens=48)
     drafted = smol.generate(CODE, max_tokens=48, draft_length=8, **NGRAM)

@@ -205,7 +205,11 @@ def test_long_texts(name: str, exact_file: Callable[[str], Path], pairs: Callabl
         with opened(exact_file(target), n_ctx=2100, **options) as engine:
             wanted = [request(PROMPTS[0], n=2000, sampling=sampling)]
             right = alone(engine, wanted)
+            rollbacks: dict[str, int] = {}
             for pair in {p.strategy: p for p in pairs(target)}.values():
                 *_, spec = pair.lengths(5)
                 [done] = check(engine, wanted, right, spec)
-                assert sum(done.stats.rollbacks.values()) > 50, pair
+                rollbacks[pair.strategy] = sum(done.stats.rollbacks.values())
+            # Some strategies are right about nearly all of a text that repeats itself.
+            assert min(rollbacks.values()) > 0, rollbacks
+            assert sum(rollbacks.values()) > 200, rollbacks

@@ -12,7 +12,7 @@ from specframe.core.combination import Combination, Join
 from specframe.core.cost_aware import CostAware
 from specframe.core.costs import MOST_STRATEGIES
 from specframe.core.engine import Engine
-from specframe.core.pool import MAX_IDLE
+from specframe.core.pool import MAX_FAILED, MAX_IDLE
 from specframe.core.scheduler import SchedulerStats
 from specframe.core.strategy import BatchStrategy, DraftRequest, StrategyContext, StrategySpec
 from specframe.testing import ScriptedTarget
@@ -91,6 +91,38 @@ def test_what_is_used_stays_open(engine: Engine) -> None:
     assert OPEN[0] == -1
     assert len(OPEN) == 1 + MAX_IDLE + 1
     assert not engine._drafters._combined
+
+
+class Failing(Opened):
+    """Cannot be set up."""
+
+    name = "failing"
+
+    def __init__(self, options: Any, context: StrategyContext) -> None:
+        BatchStrategy.__init__(self, options, context)
+        TRIED.append(options.key)
+        raise MemoryError
+
+
+#: Keys of what was tried to be set up.
+TRIED: list[int] = []
+
+
+def test_what_failed_is_remembered_for_the_latest_ones(engine: Engine) -> None:
+    def use(key: int) -> None:
+        done = engine.submit(ask(2, strategy=StrategySpec.of(Failing, {"key": key}), strategy_required=False)).result()
+        assert (done.stats.inactive_reason or "").startswith("strategy-error")
+
+    TRIED.clear()
+    for key in range(MAX_FAILED + 1):
+        use(key)
+        use(key)
+    assert list(range(MAX_FAILED + 1)) == TRIED
+    use(MAX_FAILED)
+    assert TRIED[-1] == MAX_FAILED
+    assert len(TRIED) == MAX_FAILED + 1
+    use(0)
+    assert TRIED[MAX_FAILED + 1 :] == [0]
 
 
 def test_what_is_remembered_of_strategies_is_bounded() -> None:

@@ -137,6 +137,13 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     assert [p.name for p in tmp_path.iterdir()] == ["s"]
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "s", tmp_path):
+        with pytest.raises(ConfigError, match=rf"cannot be written to '{path}'.*a directory that exists"):
+            _saved({}).write(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("other", "named"), [({"seed": 5}, "seed 0"), ({"n_ctx": 99}, "n_ctx 256"), ({"order": 2}, "order")]
 )
