@@ -276,15 +276,30 @@ def _collision(name: str, infos: list[StrategyInfo]) -> str:
 
 
 _shared: Registry | None = None
-_shared_lock = threading.Lock()
+_shared_lock = threading.RLock()
+_discovering = False
 
 
 def registry() -> Registry:
-    """The registry of this process: discovered at the first call, with ``SPECFRAME_LOAD_PLUGINS`` as it is then."""
-    global _shared  # noqa: PLW0603 -- one per process is the point
+    """The registry of this process: discovered at the first call, with ``SPECFRAME_LOAD_PLUGINS`` as it is then.
+
+    Raises:
+        ConfigError: A plugin asks for it while it is being loaded.
+    """
+    global _shared, _discovering  # noqa: PLW0603 -- one per process is the point
     with _shared_lock:
+        if _discovering:
+            msg = (
+                "plugins are being loaded, so there is no registry yet: a plugin offers its strategies with the hook "
+                "specframe_register_strategies; specframe.register is for applications"
+            )
+            raise ConfigError(msg)
         if _shared is None:
-            _shared = Registry.discover(load=os.environ.get(LOAD_VARIABLE))
+            _discovering = True
+            try:
+                _shared = Registry.discover(load=os.environ.get(LOAD_VARIABLE))
+            finally:
+                _discovering = False
         return _shared
 
 

@@ -41,13 +41,16 @@ class Generation(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         active = self._active
-        while not active.chunks:
-            if active.error is not None:
-                raise active.error
-            if active.completion is not None:
-                raise StopIteration
+        while True:
+            over = active.completion is not None  # asked first: a step of another thread may deliver and end it now
+            if active.chunks:
+                return active.chunks.popleft()
+            if over:
+                break
             self._advance(active, False)
-        return active.chunks.popleft()
+        if active.error is not None:
+            raise active.error
+        raise StopIteration
 
     def result(self) -> Completion:
         """Run to the end; returns everything, chunks taken before included. Raises what ended it abnormally."""

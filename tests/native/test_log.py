@@ -108,6 +108,33 @@ def test_what_is_kept_is_bounded() -> None:
     assert sink.take(at_most=9) == ("96", "97", "98", "99")
 
 
+class Logging(str):
+    """A message during which garbage is collected whose finalizer makes the library log."""
+
+    __slots__ = ("sink",)
+    sink: NativeLog
+
+    def __radd__(self, other: str) -> str:
+        self.sink.feed(WARN, "freed\n")
+        return other + str(self)
+
+
+def test_what_is_freed_while_a_message_is_taken_may_log_as_well() -> None:
+    sink = NativeLog()
+    text = Logging("mine\n")
+    text.sink = sink
+    kept: list[str] = []
+
+    def fail() -> None:
+        sink.feed(WARN, text)
+        kept.extend(sink.take())
+
+    feeding = threading.Thread(target=fail, daemon=True)
+    feeding.start()
+    feeding.join(60)
+    assert sorted(kept) == ["freed", "mine"]
+
+
 def test_native_messages_reach_logging(
     library: Library, zoo: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from specframe.core.engine import Engine
-from specframe.core.request import Completion, FinishReason
+from specframe.core.errors import BackendError
+from specframe.core.request import Chunk, Completion, FinishReason
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
@@ -139,6 +142,37 @@ def test_eight_threads_on_one_engine_each_get_their_own_text() -> None:
             thread.join(300)
     for i, request in enumerate(requests):
         assert_plain(ScriptedTarget(), request, outputs[i])
+
+
+class Overtaken(deque[Chunk]):
+    """Empty when it is looked at first; before anything else is looked at, another consumer has the engine finish."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def __len__(self) -> int:
+        n = super().__len__()
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return n
+
+
+@pytest.mark.parametrize("error", [None, BackendError("lost")])
+def test_output_that_another_consumer_brought_is_not_lost_at_the_end(error: BackendError | None) -> None:
+    def stop(_: object, __: object) -> bool:
+        if error is not None:
+            raise error
+        return True
+
+    with Engine(ScriptedTarget(n_seq=2)) as engine:
+        watched = engine.submit(ask(max_tokens=4, stopping_criteria=(stop,)))
+        other = engine.submit(ask(max_tokens=8))
+        watched._active.chunks = Overtaken(other.result)
+        assert len(next(watched).tokens) == 1
+        with pytest.raises(StopIteration if error is None else BackendError):
+            next(watched)
 
 
 def test_two_hundred_requests_leave_no_state_behind() -> None:

@@ -185,6 +185,23 @@ def test_the_shared_registry_reads_the_variable_and_is_made_once(monkeypatch: py
     assert made[0].get("mute") is Mute
 
 
+def test_a_plugin_that_registers_like_an_application_is_told_of_the_hook(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = "import specframe\n" + textwrap.dedent(GOOD.format(name="eager")) + "\nspecframe.register(Mine)\n"
+    site.install("p-eager", register)
+    site.install("p-good", GOOD.format(name="good"))
+    monkeypatch.setattr(plugins, "_shared", None)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: site.entry_points())
+    asking = threading.Thread(target=plugins.registry, daemon=True)
+    asking.start()
+    asking.join(60)
+    assert not asking.is_alive(), "it waits for itself"
+    with pytest.raises(ConfigError, match=r"'p-eager'.* hook specframe_register_strategies"):
+        plugins.registry().get("eager")
+    assert "good" in names(plugins.registry())
+
+
 def test_finding_strategies_loads_no_native_code() -> None:
     code = """
         import sys

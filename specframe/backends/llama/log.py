@@ -48,7 +48,8 @@ class NativeLog:
     """
 
     def __init__(self, *, keep: int = 64) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant: the garbage collector may free a native object at any point, and freeing is logged.
+        self._lock = threading.RLock()
         self._partial: dict[int, tuple[int, str]] = {}
         self._kept: collections.deque[_Line] = collections.deque(maxlen=keep)
 
@@ -80,10 +81,10 @@ class NativeLog:
         """
         thread = threading.get_ident()
         with self._lock:
-            mine = [line for line in self._kept if line.thread == thread]
-            others = [line for line in self._kept if line.thread != thread]
+            kept = tuple(self._kept)
             self._kept.clear()
-            self._kept.extend(others)
+            self._kept.extend(line for line in kept if line.thread != thread)
+        mine = [line for line in kept if line.thread == thread]
         errors = [line.text.strip() for line in mine if line.level == _ERROR]
         chosen = errors or [line.text.strip() for line in mine]
         return tuple(dict.fromkeys(chosen[-at_most:]))
