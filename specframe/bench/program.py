@@ -56,6 +56,8 @@ class Task:
             raise ConfigError("measure at least 1 repetition of at least 2 tokens")
         if "verify" in self.parts and self.settings.temperature > 0:
             raise ConfigError("only greedy answers can be verified token by token; measure with temperature 0")
+        if self.settings.same_text and self.settings.temperature > 0:
+            raise ConfigError("only a greedy text can be held to; measure with temperature 0, or without --same-text")
         if self.resume and self.directory is None:
             raise ConfigError("there is nothing to resume without the directory of the report (--out)")
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from specframe.bench.settings import Job, Measurement, Settings
-from specframe.bench.sides import PLAIN, Side
+from specframe.bench.sides import PLAIN, SERVER, Side
 from specframe.bench.store import Store
 from specframe.bench.worker import WorkerError, run_process
 from specframe.bench.workloads import warm_up
@@ -86,11 +86,20 @@ class Runner:
         plan, key = self._plan, f"generate|{workload}|{side.label}|{repetition}"
         job = Job(settings=plan.settings, side=side, prompt=plan.prompts[workload], warm_up=self._warm_up)
         try:
+            if plan.settings.same_text and side.engine == SERVER:
+                job = attrs.evolve(job, text=self._plain_text(workload))
             data = self.answer(key, job)
         except WorkerError as error:
             log.warning("%s on %s: %s", side.label, workload, str(error).splitlines()[0])
             return attrs.evolve(case, error=str(error))
         return attrs.evolve(case, measurement=Measurement(**data))
+
+    def _plain_text(self, workload: str) -> str:
+        """What plain decoding of ours wrote in the first repetition, where it comes first. Raises WorkerError."""
+        key = f"generate|{workload}|{PLAIN.label}|0"
+        if key not in self._store:
+            raise WorkerError("there is no text of plain decoding that it could be held to")
+        return str(self._store[key]["text"])
 
     def margins(self, workload: str) -> Sequence[float]:
         """How clear each token of the plain run on this text was; see ``margins``."""

@@ -28,6 +28,8 @@ class Settings:
     temperature: float = 0.0
     seed: int = 1
     warm_up_tokens: int = 16
+    same_text: bool = False
+    """The server is held to the text of our plain decoding."""
     spin_count: int = 2000
     """``GOMP_SPINCOUNT``: idle OpenMP threads that spin longer starve whatever else wants the cores."""
 
@@ -45,6 +47,8 @@ class Job:
     side: Side
     prompt: str
     warm_up: str
+    text: str | None = None
+    """What the server is held to; None: it writes its own."""
     task: str = "generate"
     """``generate``; ``margins``, how clear each token of a plain run was; ``turns``, two turns of a chat;
     ``verify``, every token judged by plain decoding;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import re
 import time
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,8 @@ def measure(job: Job) -> dict[str, Any]:
     server = xllamacpp.Server(_params(xllamacpp, job))
     _complete(server, job, job.warm_up, job.settings.warm_up_tokens)
     loaded = time.perf_counter()
-    answer = _complete(server, job, job.prompt, job.settings.max_tokens)
+    held = {} if job.text is None else {"grammar": grammar(job.text)}
+    answer = _complete(server, job, job.prompt, job.settings.max_tokens, **held)
     ended = time.perf_counter()
     timings = answer["timings"]
     return attrs.asdict(
@@ -97,7 +99,13 @@ def _speculate(xllamacpp: ModuleType, params: Any, job: Job) -> None:
         params.load_mtp = True  # the heads in the target's own file
 
 
-def _complete(server: Any, job: Job, prompt: str, max_tokens: int) -> dict[str, Any]:
+def grammar(text: str) -> str:
+    """A grammar of ``text`` and whatever may follow it, up to where it has bytes that are no character."""
+    escaped = re.sub(r'[\x00-\x1f"\\\x7f]', lambda found: f"\\x{ord(found[0]):02x}", text.partition("\ufffd")[0])
+    return f'root ::= "{escaped}" .*'
+
+
+def _complete(server: Any, job: Job, prompt: str, max_tokens: int, **options: str) -> dict[str, Any]:
     # No prompt cache: each side evaluates the whole prompt, as specframe is told to.
     answer: dict[str, Any] = server.handle_completions(
         {
@@ -106,6 +114,7 @@ def _complete(server: Any, job: Job, prompt: str, max_tokens: int) -> dict[str, 
             "temperature": job.settings.temperature,
             "seed": job.settings.seed,
             "cache_prompt": False,
+            **options,
         }
     )
     if "timings" not in answer:

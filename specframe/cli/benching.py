@@ -75,6 +75,16 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
     ("temperature", float, 0.0, typer.Option("--temperature", help="0: greedy.", rich_help_panel=_RUN)),
     ("seed", int, 1, typer.Option("--seed", help="Of all sides.", rich_help_panel=_RUN)),
     (
+        "same_text",
+        bool,
+        False,
+        typer.Option(
+            "--same-text",
+            help="Hold the server to the text of plain decoding, by a grammar: drafts gain what the text allows.",
+            rich_help_panel=_RUN,
+        ),
+    ),
+    (
         "quick",
         bool,
         False,
@@ -129,6 +139,7 @@ class MeasureFlags:
     max_tokens: int | None
     temperature: float
     seed: int
+    same_text: bool
     quick: bool
     ctx: int
     batch: int
@@ -180,6 +191,7 @@ class MeasureFlags:
             max_tokens=self.max_tokens or (_QUICK_TOKENS if self.quick else 256),
             temperature=self.temperature,
             seed=self.seed,
+            same_text=self.same_text,
         )
 
     def texts(self, default: tuple[str, ...]) -> list[Workload]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from specframe.bench import margins, models, orchestration, program, side_specframe
 from specframe.bench.settings import Job, Settings
 from specframe.bench.sides import PLAIN, Side
+from specframe.bench.worker import run_process
 from specframe.bench.workloads import Workload
 from specframe.cli.app import app
 from specframe.cli.benching import MeasureFlags
@@ -135,6 +136,21 @@ def test_a_text_of_the_same_name_twice_is_refused(zoo: Callable[[str], Path], tm
 def job(model: Path, task: str, **side: Any) -> Job:
     settings = attrs.evolve(SETTINGS, model=str(model))
     return Job(settings=settings, side=Side(**side), prompt="abcdefgh", warm_up="xyz", task=task)
+
+
+def test_the_server_writes_what_it_is_held_to(zoo: Callable[[str], Path]) -> None:
+    own, held = (
+        run_process(attrs.evolve(job(zoo("llama"), "generate", engine="server"), text=text))
+        for text in (None, "zebras")
+    )
+    assert held["text"].startswith("zebras")
+    assert not own["text"].startswith("zebras")
+
+
+def test_only_a_greedy_text_can_be_held_to() -> None:
+    settings = attrs.evolve(SETTINGS, same_text=True, temperature=0.5)
+    with pytest.raises(ConfigError, match="measure with temperature 0, or without --same-text"):
+        program.Task(settings=settings, sides=(PLAIN,), workloads=())
 
 
 def test_margins_belong_to_the_tokens_of_the_plain_run(zoo: Callable[[str], Path]) -> None:

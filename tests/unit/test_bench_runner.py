@@ -8,8 +8,10 @@ from typing import Any
 import attrs
 import pytest
 
+from specframe.backends.llama.gbnf import check_grammar
 from specframe.bench.runner import Plan, Runner, screened
 from specframe.bench.settings import Job
+from specframe.bench.side_server import grammar
 from specframe.bench.sides import PLAIN, Side, expand
 from specframe.bench.store import Store
 from specframe.bench.worker import WorkerError, run_process
@@ -79,6 +81,37 @@ def test_failed_cases_are_tried_again(tmp_path: Path) -> None:
     cases = Runner(plan(), Store(path, {}, resume=True), run=again).compare()
     assert len(again.jobs) == 1
     assert not any(case.error for case in cases)
+
+
+def test_the_server_can_be_held_to_the_text_of_plain_decoding() -> None:
+    settings = attrs.evolve(SETTINGS, same_text=True)
+    sides, worker = (PLAIN, DRAFTED, Side.parse("server")), Worker()
+    Runner(attrs.evolve(plan(sides=sides), settings=settings), Store(None, {}), run=worker).compare()
+    held = {(job.prompt, job.side.label): job.text for job in worker.jobs}
+    assert held == {
+        (prompt, side.label): "123" if side.label == "server" else None for prompt in "pc" for side in sides
+    }
+
+
+def test_without_a_plain_text_nothing_is_held_to_it() -> None:
+    settings = attrs.evolve(SETTINGS, same_text=True)
+    sides, worker = (PLAIN, Side.parse("server")), Worker(fails_at=0)
+    cases = Runner(attrs.evolve(plan(sides=sides, repeat=1), settings=settings), Store(None, {}), run=worker).compare()
+    assert [case.error for case in cases] == [
+        "it broke",
+        "there is no text of plain decoding that it could be held to",
+        "",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("text", ['a "b"\\n\n\ttab', "Füße [x] \x7f\x00", "half a \ufffd"])
+def test_the_grammar_of_a_text_is_one(text: str) -> None:
+    made = grammar(text)
+    check_grammar(made)
+    assert made.endswith('" .*')
+    assert "\n" not in made
+    assert "\ufffd" not in made
 
 
 def test_more_can_be_asked_of_a_finished_run(tmp_path: Path) -> None:
