@@ -12,8 +12,14 @@ import pytest
 from specframe.backends.llama.architectures import rollback_means
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.target import LlamaTarget
+from specframe.core.engine import Engine
 from specframe.core.errors import ConfigError, RollbackError
 from specframe.core.ports import BatchEntry, Logits, Rollback
+from specframe.core.request import Request
+from specframe.core.sampling import SamplingParams
+from specframe.core.scheduler import Unlimited
+from specframe.core.strategy import StrategySpec
+from specframe.testing import Poison, replay, tape
 from tests.support.llama import Zoo, feed, target, tokens
 
 # Longer than the sliding window of the zoo's model (64), so that cells drop out of it.
@@ -228,3 +234,18 @@ def test_metadata_alone_says_how_drafts_are_taken_back(zoo: Zoo, name: str) -> N
         with target(zoo(name), n_rs_seq=n_rs_seq) as opened:
             found.append(opened.info.rollback)
     assert tuple(dict.fromkeys(found)) == rollback_means(inspect(zoo(name)).arch)
+
+
+def test_a_ring_that_was_full_many_times_holds_the_committed_tokens(zoo: Zoo) -> None:
+    """Which cells of a ring are taken depends on rollbacks, and with them the order of sums: near ties are allowed."""
+    options: dict[str, Any] = {"n_ctx": 768, "n_ubatch": 64}  # 256 cells in the ring
+    asked = Request(prompt=PROMPT, max_tokens=600, sampling=SamplingParams(temperature=0.0))
+    with target(zoo("gemma4"), **options) as whole:
+        right = tape(whole, asked)
+        spec = StrategySpec.of(Poison, {"tape": right, "length": 5, "k": 2})
+        with target(zoo("gemma4"), **options, swa_full=False) as ring, Engine(ring, scheduler=Unlimited) as engine:
+            completion = engine.submit(attrs.evolve(asked, strategy=spec)).result()
+        assert completion.stats.rollbacks["snapshot"] > 100
+        report = replay(whole, asked, completion, margin=0.05)
+    report.check()
+    assert report.n_tokens == 600

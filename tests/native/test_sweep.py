@@ -38,7 +38,8 @@ TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "qwen3": ("qwen3", {}),
     "window": ("gemma4", {}),
-    "window-snapshot": ("gemma4", {"swa_full": False}),
+    # The ring of cells is as long as the longest text: what it does when it is full is not a matter of bits.
+    "window-snapshot": ("gemma4", {"swa_full": False, "n_ubatch": 2048}),
     "hybrid-snapshot": ("qwen35", {}),
     "hybrid-bounded": ("qwen35", {"n_rs_seq": 8}),
     "heads-snapshot": ("qwen35-mtp", {"checkpoint_on_device": True}),
