@@ -173,6 +173,31 @@ def test_typical_p(model: Model) -> None:
     assert support(model, row, typical_p=0.3) == {1, 2}
 
 
+@pytest.mark.parametrize(
+    ("ruled_out", "params"),
+    [
+        ((-np.inf,), {}),  # by a logits processor
+        ((-200.0, -1e30), {}),  # their probability is rounded to 0
+        ((-30.0,), {"top_n_sigma": 0.9}),
+    ],
+)
+def test_typical_p_goes_by_what_is_possible(model: Model, ruled_out: Sequence[float], params: dict[str, Any]) -> None:
+    row = np.resize(np.array(ruled_out, np.float32), N_VOCAB)
+    row[:4] = np.log([0.5, 0.2, 0.2, 0.1])
+    assert support(model, row, typical_p=0.3, **params) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "params", [{"typical_p": 0.5}, {"mirostat": 1}, {"mirostat": 2}, {"xtc_probability": 0.5}, {"top_n_sigma": 1.0}]
+)
+def test_a_token_that_a_processor_bans_is_as_if_it_were_biased_away(model: Model, params: dict[str, Any]) -> None:
+    row, banned = a_row(3, scale=6.0), np.arange(0, N_VOCAB - 20)
+    by_bias = sampler(model, seed=4, logit_bias=dict.fromkeys(banned.tolist(), -math.inf), temperature=1.0, **params)
+    expected = generate(by_bias, [row] * 50)
+    row[banned] = -np.inf
+    assert generate(sampler(model, seed=4, temperature=1.0, **params), [row] * 50) == expected
+
+
 def test_xtc_takes_the_most_probable_away(model: Model) -> None:
     row = np.full(N_VOCAB, -30.0, np.float32)
     row[:4] = np.log([0.4, 0.3, 0.2, 0.1])

@@ -155,7 +155,7 @@ class LlamaSampler(TokenSampler):
 
     def _draw(self, logits: Logits) -> int:
         candidates = self._fill(logits)
-        if logits is self._scratch:
+        if logits.min() == -np.inf:  # banned by a bias or a logits processor
             candidates.drop_forbidden()
         return self._apply_chain(candidates)
 

@@ -16,6 +16,8 @@ from specframe.core.sampling import SamplingParams
 MAX_BREAKER_BYTES = 40
 #: Below this a logit divided by the temperature leaves the range of a float.
 MIN_TEMPERATURE = 1e-30
+#: Less probable than this, in units of the best token, is as good as impossible: a probability would be rounded to 0.
+IMPOSSIBLE = float(np.finfo(np.float32).tiny)
 #: ``LLAMA_DEFAULT_SEED``: "draw one yourself".
 NATIVE_RANDOM_SEED = 2**32 - 1
 #: Tokens that mirostat 1 estimates the distribution from (the constant upstream passes).
@@ -142,6 +144,8 @@ def _samplers(model: Model, p: SamplingParams, seed: int, n_ctx: int, greedy: bo
     min_keep = 0
     yield lib.llama_sampler_init_top_n_sigma(p.top_n_sigma)
     yield lib.llama_sampler_init_top_k(max(0, min(p.top_k, n_vocab)))
+    if p.typical_p < 1:  # it takes the logarithm of every probability, also of what top_n_sigma ruled out
+        yield lib.llama_sampler_init_min_p(IMPOSSIBLE, min_keep)
     yield lib.llama_sampler_init_typical(p.typical_p, min_keep)
     yield lib.llama_sampler_init_top_p(p.top_p, min_keep)
     yield lib.llama_sampler_init_min_p(p.min_p, min_keep)
