@@ -28,16 +28,12 @@ class PromptCheckpoints:
     still works; such a prompt is then evaluated from its beginning.
     """
 
-    count: int = attrs.field(default=8, validator=whole_number(0, way_out="ctx_checkpoints=0 keeps none"))
-    interval: int = attrs.field(
-        default=2048, validator=whole_number(1, way_out="checkpoint_interval=2048 is the default")
-    )
+    count: int = attrs.field(default=8, validator=whole_number(0, way_out="0 keeps none"))
+    interval: int = attrs.field(default=2048, validator=whole_number(1, way_out="2048 is the default"))
     """Tokens between two checkpoints of a long prompt."""
     tail: int = attrs.field(default=4, validator=whole_number(1, way_out="4 is the default"))
     """The last checkpoint is this many tokens before the end of the prompt, where a next turn often departs."""
-    max_bytes: int = attrs.field(
-        default=1 << 30, validator=whole_number(0, way_out="checkpoint_mib=1024 is the default")
-    )
+    max_bytes: int = attrs.field(default=1 << 30, validator=whole_number(0, way_out="2**30 is the default"))
     """Most memory the checkpoints of one sequence may take."""
 
 

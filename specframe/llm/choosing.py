@@ -102,12 +102,17 @@ class StrategyChooser:
         self._loaded: Mapping[str, Any] | None = None
         self.default_choice = self._choose(strategy, self._options)
         """For requests that choose none."""
-        self._loaded = {} if self.default is None else self.default.model_options
+        self._loaded = self.model_options
 
     @property
     def default(self) -> AnySpec | None:
         """The strategy of requests that choose none."""
         return self.default_choice.spec
+
+    @property
+    def model_options(self) -> Mapping[str, Any]:
+        """How a backend has to open the target's model for it."""
+        return {} if self.default is None else self.default.model_options
 
     def choose(self, strategy: StrategyChoice | Unset = UNSET, options: Mapping[str, Any] | None = None) -> Choice:
         """The strategy of one request. Raises ConfigError."""

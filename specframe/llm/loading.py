@@ -6,25 +6,18 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from specframe.chat import ChatTemplate, templates_of
-from specframe.core.combination import AnySpec
+from specframe.chat import ChatTemplate
 from specframe.core.cost_aware import CostAware
 from specframe.core.errors import ConfigError
 from specframe.core.observer import Observer
 from specframe.core.sampling import SamplingParams
 from specframe.core.slot import PromptCheckpoints
-from specframe.core.strategy import unused_draft
 from specframe.core.validators import check_whole_number, elements
-from specframe.llm.choosing import Choice, StrategyChoice, StrategyChooser
+from specframe.llm.choosing import StrategyChoice
 from specframe.llm.costs import KeptCosts
-from specframe.llm.info import LLMInfo
 from specframe.llm.llm import LLM
-
-if TYPE_CHECKING:
-    from specframe.backends.llama.model import Model
-    from specframe.backends.llama.target import LlamaTarget
 
 log = logging.getLogger(__name__)
 
@@ -101,61 +94,32 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     """
     # Here, so that importing specframe loads neither cffi nor anything native.
     from specframe import catalogue, plugins  # noqa: PLC0415
-    from specframe.backends.llama.audit import open_exact, settings_key  # noqa: PLC0415
-    from specframe.backends.llama.gguf import inspect, inspecting  # noqa: PLC0415
-    from specframe.backends.llama.library import load_library  # noqa: PLC0415
-    from specframe.backends.llama.model import Model  # noqa: PLC0415
-    from specframe.backends.llama.target import LlamaTarget  # noqa: PLC0415
-    from specframe.backends.llama.validation import validate_target  # noqa: PLC0415
+    from specframe.llm import opening  # noqa: PLC0415
 
-    check_whole_number("n_batch", n_batch, 1)
-    check_whole_number("n_ubatch", n_ubatch, 1)
+    if numerics not in ("auto", "exact", "fast"):
+        msg = f"numerics must be 'auto', 'exact' or 'fast', not {numerics!r}"
+        raise ConfigError(msg)
+    checkpoints = _checkpoints(ctx_checkpoints, checkpoint_interval, checkpoint_mib)
+    context_options = opening.context_options(
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        parallel=parallel,
+        threads=threads,
+        flash_attn=flash_attn,
+        checkpoint_on_device=checkpoint_on_device,
+    )
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
     draft_path = _draft_path(draft)
     watching = [*(cls() for cls in plugins.registry().observers()), *elements("observers", observers)]
-    native = load_library(library)
-    with inspecting(native):
-        validate_target(inspect(path))
-        chooser = StrategyChooser(strategy, options, draft_path, path, lambda: inspecting(native))
-        wanted = chooser.default
-        needed: Mapping[str, Any] = {}
-        if wanted is not None:
-            if draft_path is not None and not wanted.uses_draft_file:
-                raise unused_draft(wanted.name, draft_path)
-            wanted.check_files(path)
-            needed = wanted.model_options
-    log.info("strategy %s, %s", chooser.default_choice.label, chooser.default_choice.reason)
-    checkpoints = _checkpoints(ctx_checkpoints, checkpoint_interval, checkpoint_mib)
-    context_options: dict[str, Any] = {
-        "n_batch": n_batch,
-        "n_ubatch": n_ubatch,
-        "n_seq": parallel,
-        "n_threads": threads,
-        "flash_attn": flash_attn,
-        "checkpoint_on_device": checkpoint_on_device,
-        "n_rs_seq": _rollback_depth(wanted, n_batch=min(n_batch, n_ubatch)),
-    }
-
-    def open_model(**more: Any) -> Model:
-        return Model(
-            path, library=native, devices=devices, n_gpu_layers=n_gpu_layers, progress=progress, **needed, **more
-        )
-
-    if numerics == "exact":
-        opened, exact_width = open_exact(open_model, context_options)
-    elif numerics in ("auto", "fast"):
-        opened, exact_width = open_model(use_extra_bufts=True if numerics == "fast" else None), None
-    else:
-        msg = f"numerics must be 'auto', 'exact' or 'fast', not {numerics!r}"
-        raise ConfigError(msg)
+    native = opening.load_library(library)
+    chooser = opening.choose(native, path, strategy, options, draft_path)
+    context_options["n_rs_seq"] = opening.rollback_depth(chooser.default, n_batch=min(n_batch, n_ubatch))
+    of_model = {"library": native, "devices": devices, "n_gpu_layers": n_gpu_layers, "progress": progress}
+    opened, exact_width = opening.open_model(path, numerics, context_options, **of_model, **chooser.model_options)
     try:
-        target = LlamaTarget(
-            opened,
-            n_ctx=context_length(n_ctx, opened.facts.n_ctx_train),
-            exact_width=exact_width,
-            **context_options,
-        )
-        kept = KeptCosts.of(settings_key(opened, context_options))
+        n_tokens = context_length(n_ctx, opened.facts.n_ctx_train)
+        target = opening.LlamaTarget(opened, n_ctx=n_tokens, exact_width=exact_width, **context_options)
+        kept = KeptCosts.of(opening.settings_key(opened, context_options))
 
         def close() -> None:
             kept.save()
@@ -164,9 +128,9 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         return LLM(
             target=target,
             tokenizer=opened.vocab,
-            info=_info(opened, target, chooser.default_choice),
+            info=opening.info(opened, target, chooser.default_choice),
             chooser=chooser,
-            template=_template(opened, template),
+            template=opening.template(opened, template),
             sampling=sampling,
             observers=watching,
             checkpoints=checkpoints,
@@ -190,20 +154,16 @@ def context_length(asked: int | None, trained: int) -> int:
 
 
 def _checkpoints(count: int, interval: int, mib: int) -> PromptCheckpoints:
-    whole = isinstance(mib, int) and not isinstance(mib, bool)
-    return PromptCheckpoints(count=count, interval=interval, max_bytes=mib << 20 if whole else mib)
-
-
-def _rollback_depth(spec: AnySpec | None, *, n_batch: int) -> int:
-    """Recurrent states to keep: the longest draft of the strategy, as far as batches of this size allow for it."""
-    wished = 0 if spec is None else spec.rollback_depth
-    return max(0, min(wished, n_batch - 2))  # llama.cpp wants two tokens more in a batch
+    check_whole_number("ctx_checkpoints", count, 0, way_out="0 keeps none")
+    check_whole_number("checkpoint_interval", interval, 1, way_out="2048 is the default")
+    check_whole_number("checkpoint_mib", mib, 0, way_out="1024 is the default")
+    return PromptCheckpoints(count=count, interval=interval, max_bytes=mib << 20)
 
 
 def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:
     if draft is None:
         return None
-    path = Path(draft)
+    path = Path(draft).expanduser()
     if not path.is_file():
         given = os.fspath(draft)
         msg = f"there is no draft file {given!r}"
@@ -211,39 +171,3 @@ def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:
             msg = f"the draft {given!r} is a directory; name a file in it"
         raise ConfigError(msg)
     return path
-
-
-def _template(model: Model, given: str | os.PathLike[str] | ChatTemplate | None) -> Callable[[], ChatTemplate]:
-    """One that was given is compiled at once, so that a mistake in it shows; the model's own by the first chat."""
-    vocab = model.vocab
-    texts = {
-        "bos_token": "" if vocab.bos is None else vocab.text(vocab.bos),
-        "eos_token": "" if vocab.eos is None else vocab.text(vocab.eos),
-    }
-    if given is None:
-        return lambda: ChatTemplate.from_metadata(model.metadata, **texts)
-    chosen = given if isinstance(given, ChatTemplate) else ChatTemplate.from_file(os.fspath(given), **texts)
-    return lambda: chosen
-
-
-def _info(model: Model, target: LlamaTarget, choice: Choice) -> LLMInfo:
-    facts, info = model.facts, target.info
-    return LLMInfo(
-        path=model.path,
-        architecture=facts.arch,
-        description=facts.description,
-        n_params=facts.n_params,
-        size_bytes=facts.size_bytes,
-        n_vocab=info.n_vocab,
-        n_ctx=info.n_ctx,
-        n_ctx_train=facts.n_ctx_train,
-        n_batch=info.n_batch,
-        n_seq=info.n_seq,
-        rollback=info.rollback.value,
-        rollback_depth=info.rollback_depth,
-        checkpoints=info.checkpoint_place,
-        library=f"{model.library.source} ({model.library.path})",
-        chat_templates=tuple(sorted(templates_of(model.metadata))),
-        strategy=choice.label,
-        strategy_reason=choice.reason,
-    )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import specframe
+from specframe.backends.llama.model import Model
 from specframe.compatibility import describe
 from specframe.core.request import FinishReason
 from specframe.llm import LLM
@@ -156,11 +157,25 @@ def test_a_draft_model_cannot_be_loaded_as_a_target(zoo: Zoo) -> None:
         specframe.load(zoo("dflash"))
 
 
-def test_bad_run_options_leave_nothing_loaded(zoo: Zoo) -> None:
-    with pytest.raises(specframe.ConfigError, match="n_seq"):
-        specframe.load(zoo("llama"), parallel=0)
-    with pytest.raises(specframe.ConfigError, match="threads"):
-        specframe.load(zoo("llama"), threads=100_000)
+def test_what_fails_behind_the_weights_leaves_nothing_loaded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Model] = []
+    close = Model.close
+
+    def watched(model: Model) -> None:
+        closed.append(model)
+        close(model)
+
+    monkeypatch.setattr(Model, "close", watched)
+    with pytest.raises(specframe.ConfigError, match="n_ctx"):
+        specframe.load(zoo("llama"), n_ctx=0)
+    assert [model.closed for model in closed] == [True]
+
+
+def test_a_draft_may_be_named_from_the_home_directory(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = zoo("dflash")
+    monkeypatch.setenv("HOME", str(draft.parent))
+    with specframe.load(zoo("llama"), draft=f"~/{draft.name}", n_ctx=256, threads=1) as llm:
+        assert "dflash" in llm.info.strategy
 
 
 def test_models_loaded_one_after_the_other_do_not_pile_up(zoo: Zoo) -> None:

@@ -510,9 +510,34 @@ def test_load_checks_before_it_opens(tmp_path: Path, zoo: Callable[[str], Path])
         specframe.load(model, strategy="ngram-k", draft=draft)
     with pytest.raises(ConfigError, match="ngram-k"):
         specframe.load(model, strategy="ngramk")
-    for name in ("n_batch", "n_ubatch"):
-        with pytest.raises(ConfigError, match=f"{name} must be a whole number .* not None"):
-            specframe.load(model, **{name: None})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_batch", None),
+        ("n_ubatch", 0),
+        ("parallel", 0),
+        ("parallel", 257),
+        ("parallel", True),
+        ("threads", 513),
+        ("ctx_checkpoints", -1),
+        ("checkpoint_interval", 0),
+        ("checkpoint_mib", -1),
+        ("checkpoint_mib", 1.5),
+        ("flash_attn", 1),
+        ("checkpoint_on_device", "yes"),
+        ("numerics", "best"),
+    ],
+)
+def test_load_names_its_argument_before_it_looks_for_the_model(tmp_path: Path, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be .* not {value!r}"):
+        specframe.load(tmp_path / "missing.gguf", **{name: value})
+
+
+def test_load_wants_a_token_of_a_batch_for_each_request(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"n_batch \(2\) must be at least parallel \(3\)"):
+        specframe.load(tmp_path / "missing.gguf", n_batch=2, parallel=3)
 
 
 # -- the package -------------------------------------------------------------------------------------------------------

@@ -243,15 +243,8 @@ def test_a_slot_falls_back_to_the_longest_prefix_that_is_short_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "option"),
-    [
-        ("count", -1, "ctx_checkpoints"),
-        ("count", True, "ctx_checkpoints"),
-        ("interval", 0, "checkpoint_interval"),
-        ("max_bytes", -1 << 20, "checkpoint_mib"),
-        ("max_bytes", 1.5, "checkpoint_mib"),
-    ],
+    ("field", "value"), [("count", -1), ("count", True), ("interval", 0), ("tail", 0), ("max_bytes", -1 << 20)]
 )
-def test_limits_that_make_no_sense_name_the_option(field: str, value: Any, option: str) -> None:
-    with pytest.raises(ConfigError, match=option):
+def test_limits_that_make_no_sense_are_named(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{field} must be a whole number in .*, not {value!r}; .* (default|none)"):
         PromptCheckpoints(**{field: value})
