@@ -11,8 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import attrs
 
 from specframe.core.errors import ConfigError
 from specframe.core.strategy import StrategySpec
+from specframe.files import write_whole
 
 FORMAT = 1
 _MAGIC = b"specframe session\n"
@@ -62,7 +62,8 @@ class Session:
             "parts": [[name, len(data)] for name, data in parts],
         }
         text = json.dumps(header, separators=(",", ":")).encode()
-        _write(Path(path), [_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *(data for _, data in parts)])
+        body = [_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *(data for _, data in parts)]
+        write_whole(Path(path), _signed(body), lasting=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Session:
@@ -116,17 +117,9 @@ def strategy_key(spec: StrategySpec) -> str:
     return "strategy " + json.dumps([spec.name, options, draft], default=repr, sort_keys=True)
 
 
-def _write(path: Path, chunks: Sequence[bytes]) -> None:
+def _signed(chunks: Iterable[bytes]) -> Iterator[bytes]:
     digest = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            for chunk in chunks:
-                digest.update(chunk)
-                file.write(chunk)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
+    yield digest.digest()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from pathlib import Path
 
 import attrs
@@ -13,6 +11,7 @@ import attrs
 from specframe.cache import cache_directory
 from specframe.core.costs import CostModel
 from specframe.core.errors import ConfigError
+from specframe.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +50,6 @@ class KeptCosts:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".tmp", delete=False) as file:
-                json.dump({"format": _FORMAT, "costs": costs}, file)
-            os.replace(file.name, self.path)  # noqa: PTH105 -- a name, not a path
+            write_whole(self.path, [json.dumps({"format": _FORMAT, "costs": costs}).encode()])
         except OSError as error:
             log.warning("what batches cost cannot be kept in %s: %s", self.path.parent, error)

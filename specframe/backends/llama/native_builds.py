@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import attrs
 from specframe.backends.llama.processor import machine_features
 from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
+from specframe.files import write_whole
 
 #: The file that describes a build, in its directory.
 MANIFEST = "build.json"
@@ -102,8 +102,6 @@ def choose_runtime(name: str | None) -> None:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(f"{name}\n", encoding="utf-8")
-        part.replace(path)
+        write_whole(path, [f"{name}\n".encode()])
     except OSError as error:
         raise ConfigError(f"the choice cannot be kept in {path.parent}: {error}") from error

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import tempfile
 from pathlib import Path
 
 from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
+from specframe.files import write_whole
 
 NAME = "libgomp.so.1"
 
@@ -46,7 +46,8 @@ def supply(directory: Path | None = None) -> Path:
     root = directory or cache_directory("openmp")
     target = root / hashlib.sha256(content).hexdigest()[:16] / NAME
     if not target.is_file():
-        _write(target, content)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, [content])  # another process may be loading the same file
     return target
 
 
@@ -70,11 +71,3 @@ def _bundled() -> Path | None:
         return None
     found = sorted(Path(str(distribution.locate_file(f"{CARRIER}.libs"))).glob("libgomp-*.so*"))
     return found[0] if found else None
-
-
-def _write(target: Path, content: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Under a name of its own first: another process may be loading the same file.
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-        file.write(content)
-    Path(file.name).replace(target)
