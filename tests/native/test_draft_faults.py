@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from specframe.backends.llama.context import Context
+from specframe.backends.llama.model import Model
+from specframe.backends.llama.nextn_context import _kept_memory
 from specframe.core.engine import Engine
-from specframe.core.errors import BackendError
+from specframe.core.errors import BackendError, RollbackError
+from specframe.core.ports import BatchEntry
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
@@ -156,3 +160,26 @@ def test_a_decode_that_fails(
             again = running.submit(drafted(REQUEST, wanted)).result()
             right[0].check_equals(Output.of(again), "the same again")
             assert again.stats.accepted_per_position == reference
+
+
+# -- a memory that another context comes to share ---------------------------------------------------------------------
+
+
+def test_a_sequence_that_cannot_be_brought_back_does_not_keep_the_others_out(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Model(zoo("gemma4")) as model, Context(model, n_ctx=256, n_seq=3) as context:
+        for seq in range(3):
+            context.decode([BatchEntry(seq, 0, [1, 2, 3 + seq], 1)])
+        unpack = context.memory.unpack
+
+        def refused(seq: int, packed: Any, n_past: int) -> None:
+            if seq == 1:
+                context.memory.clear(seq)
+                raise RollbackError("refused")
+            unpack(seq, packed, n_past)
+
+        monkeypatch.setattr(context.memory, "unpack", refused)
+        with pytest.raises(RollbackError, match="refused"), _kept_memory(context):
+            assert [context.memory.n_past(seq) for seq in range(3)] == [0, 0, 0]
+        assert [context.memory.n_past(seq) for seq in range(3)] == [3, 0, 3]

@@ -234,9 +234,13 @@ class Memory:
         self._outdate(seq, n_past)
 
     def vacate(self, seq: int) -> None:
-        """Give back the cells of ``seq``, which :meth:`unpack` brings back; checkpoints stay valid."""
+        """Give back the cells of ``seq``, which :meth:`unpack` brings back; checkpoints stay valid.
+
+        Raises BackendError when llama.cpp refuses, which it never should.
+        """
         self.n_past(seq)
-        self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        if not self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1):
+            raise failure("taking a sequence out", meaning="its memory is not empty", seq=seq, n_past=self.n_past(seq))
 
     def pack(self, seq: int) -> npt.NDArray[np.uint8]:
         """Everything ``seq`` holds. Raises BackendError when llama.cpp does not write it."""
@@ -250,23 +254,20 @@ class Memory:
             raise failure("saving a sequence", meaning="the state was not written", seq=seq, size=size, wrote=wrote)
         return packed
 
-    def unpack(self, seq: int, packed: npt.NDArray[np.uint8], n_past: int) -> None:
-        """Make ``seq`` hold what :meth:`pack` returned, ``n_past`` tokens; checkpoints of them stay valid.
+    def unpack(self, seq: int, packed: bytes | npt.NDArray[np.uint8], n_past: int) -> None:
+        """Make ``seq``, which is empty, hold what :meth:`pack` returned, ``n_past`` tokens; checkpoints stay valid.
 
         Raises:
             RollbackError: llama.cpp refused it; the sequence is empty then.
         """
         self.n_past(seq)
         source = self._ffi.from_buffer("uint8_t[]", packed)
-        context, flags = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_NONE
-        read = int(self._lib.llama_state_seq_set_data_ext(context, source, packed.nbytes, seq, flags))
+        context, flags, size = self._owner.handle, self._lib.LLAMA_STATE_SEQ_FLAGS_NONE, len(source)
+        read = int(self._lib.llama_state_seq_set_data_ext(context, source, size, seq, flags))
         held = self.n_past(seq)
-        if read != packed.nbytes or held != n_past:
+        if read != size or held != n_past:
             self.clear(seq)
-            msg = (
-                f"sequence {seq} was to hold {n_past} tokens and holds {held}: llama.cpp took {read} of "
-                f"{packed.nbytes} bytes"
-            )
+            msg = f"sequence {seq} was to hold {n_past} tokens and holds {held}: llama.cpp took {read} of {size} bytes"
             raise RollbackError(msg)
         self._undoable[seq] = 0
 

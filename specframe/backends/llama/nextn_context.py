@@ -109,12 +109,10 @@ def _kept_memory(target: Context) -> Iterator[None]:
     sequence are in another order: so each sequence is taken out before.
     """
     memory = target.memory
-    held = [(seq, n_past) for seq in range(target.n_seq) if (n_past := memory.n_past(seq))]
-    packed = [memory.pack(seq) for seq, _ in held]
-    try:
-        for seq, _ in held:
+    held = [(seq, n_past, memory.pack(seq)) for seq in range(target.n_seq) if (n_past := memory.n_past(seq))]
+    with contextlib.ExitStack() as stack:  # one that cannot be brought back does not keep the others out
+        for seq, n_past, state in reversed(held):
+            stack.callback(memory.unpack, seq, state, n_past)
+        for seq, _, _ in held:
             memory.vacate(seq)
         yield
-    finally:
-        for (seq, n_past), state in zip(held, packed, strict=True):
-            memory.unpack(seq, state, n_past)

@@ -135,11 +135,12 @@ class LlamaTarget(Closable, Target):
 
     def save_state(self, seq: int) -> bytes:
         """See ``Target.save_state``."""
-        return state.save(self._context, seq)
+        return self._memory.pack(seq).tobytes()
 
     def load_state(self, seq: int, data: bytes, n_past: int) -> None:
         """See ``Target.load_state``."""
-        state.load(self._context, seq, data, n_past)
+        self._memory.clear(seq)
+        self._memory.unpack(seq, data, n_past)
 
     def make_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> LlamaSampler:
         """See ``Target.make_sampler``."""
