@@ -20,6 +20,7 @@ from specframe.chat import ChatTemplate, templates_of
 from specframe.core.errors import ConfigError
 from specframe.core.strategy import AnyStrategyClass
 from specframe.llm.choosing import Choice, StrategyChooser
+from specframe.plugin_info import what_it_says
 
 
 @attrs.frozen
@@ -181,8 +182,8 @@ def _strategy_check(file: GgufFile, cls: AnyStrategyClass, draft: Path | None, *
         return Check(subject, not decides, "uses no draft file, but one was given", decides)
     try:
         cls.check_files(file.path, draft)
-    except ConfigError as error:
-        return Check(subject, False, str(error), decides)
+    except Exception as error:  # noqa: BLE001 -- foreign code: what it raises is an answer, too
+        return Check(subject, False, what_it_says(error), decides)
     return Check(
         subject, True, "needs nothing but tokens" if not cls.needs else "the target provides what it needs", decides
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -96,8 +97,16 @@ def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
     return strings
 
 
-def _ids(value: Iterable[int]) -> tuple[int, ...]:
-    return tuple(value)
+def token_ids(prompt: Iterable[int]) -> tuple[int, ...]:
+    """``prompt`` as plain integers, whatever kind they come as. Raises ConfigError when they are no token ids."""
+    # bytes would pass as a sequence of small integers
+    if not isinstance(prompt, bytes | bytearray):
+        try:
+            return tuple(map(operator.index, prompt))
+        except TypeError:
+            pass
+    msg = f"a prompt is a sequence of token ids, or for an LLM a text, not {prompt!r:.80}"
+    raise ConfigError(msg)
 
 
 # Converters with types of their own: of a bare ``tuple`` type checkers know no element type.
@@ -135,7 +144,7 @@ def _n_keep(_: object, __: object, value: Any) -> None:
 class Request:
     """One generation. Raises ConfigError for values that cannot work."""
 
-    prompt: tuple[int, ...] = attrs.field(converter=_ids)
+    prompt: tuple[int, ...] = attrs.field(converter=token_ids)
     """Token ids, at least one; whether they are of the vocabulary is checked when the request is submitted."""
     max_tokens: int | None = attrs.field(default=None, validator=_budget)
     """Most tokens to generate, an end-of-generation token included; None: as many as the context holds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -12,10 +13,14 @@ from specframe.core.validators import elements, finite, flag, text_or_none, whol
 
 def _bias(value: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
     try:
-        return tuple(sorted((int(token), float(bias)) for token, bias in dict(value or {}).items()))
+        return tuple(sorted((_token(token), float(bias)) for token, bias in dict(value or {}).items()))
     except (TypeError, ValueError) as error:
         msg = f"logit_bias must map token ids to numbers, not {value!r}"
         raise ConfigError(msg) from error
+
+
+def _token(given: int | str) -> int:
+    return int(given) if isinstance(given, str) else operator.index(given)  # JSON has keys of text only
 
 
 def _breakers(value: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from specframe.core.errors import ClosedError, ConfigError
 from specframe.core.generation import Generation
 from specframe.core.observer import Observer
 from specframe.core.ports import Target, Vocab
-from specframe.core.request import Completion
+from specframe.core.request import Completion, token_ids
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import DraftScheduler
 from specframe.core.session import Session
@@ -235,7 +235,7 @@ class LLM:
     def stream(self, prompt: str | Sequence[int], **options: Unpack[PromptOptions]) -> Stream:
         """As :meth:`generate`, handing out text as it becomes certain."""
         check_names("stream", options, PromptOptions)
-        return Stream(self._start_prompt(prompt, options))
+        return Stream(self._start_prompt(prompt, options), self)
 
     def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Completion:
         """Answer a conversation ``[{"role": "user", "content": "..."}, ...]`` and wait for all of it."""
@@ -245,7 +245,7 @@ class LLM:
     def stream_chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Stream:
         """As :meth:`chat`, handing out text as it becomes certain."""
         check_names("stream_chat", options, ChatOptions)
-        return Stream(self._start_chat(messages, options))
+        return Stream(self._start_chat(messages, options), self)
 
     # -- asyncio ------------------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class LLM:
         self._check_open()
         return self._submit(self._ids(prompt, options), options)
 
-    def _ids(self, prompt: str | Sequence[int], options: PromptOptions) -> list[int]:
+    def _ids(self, prompt: str | Sequence[int], options: PromptOptions) -> Sequence[int]:
         if isinstance(prompt, str):
             parse_special = options.get("parse_special", False)
             check_flag("parse_special", parse_special)
@@ -368,7 +368,7 @@ class LLM:
         if "parse_special" in options:
             msg = "parse_special has no meaning for a prompt given as token ids"
             raise ConfigError(msg)
-        return _token_ids(prompt)
+        return token_ids(prompt)
 
     def _start_chat(self, messages: Sequence[Message], options: ChatOptions) -> Generation:
         self._check_open()
@@ -383,14 +383,3 @@ def _finish(generation: Generation) -> Completion:
     # KeyboardInterrupt included: whatever ends the wait ends the request.
     with generation:
         return generation.result()
-
-
-def _token_ids(prompt: Sequence[int]) -> list[int]:
-    # bytes would pass as a sequence of small integers
-    if not isinstance(prompt, bytes | bytearray):
-        try:
-            return [token.__index__() for token in prompt]
-        except (AttributeError, TypeError):
-            pass
-    msg = f"a prompt is a text or a sequence of token ids, not {prompt!r:.80}"
-    raise ConfigError(msg)

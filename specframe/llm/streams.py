@@ -21,8 +21,10 @@ class Stream(Iterator[Chunk]):
     every chunk was committed before it was handed out.
     """
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, owner: object) -> None:
+        """Consume ``generation``; ``owner``, which closes its engine when it is collected, lives as long as this."""
         self._generation = generation
+        self._owner = owner
 
     def __next__(self) -> Chunk:
         return next(self._generation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from specframe.core.request import Completion, Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import AnyStrategyClass, DraftRequest, StrategySpec
+from specframe.plugin_info import check_strategy_class
 from specframe.testing.drafters import Arbitrary
 from specframe.testing.errors import StrategyContractError
 from specframe.testing.probe import Probe, Record
@@ -88,7 +88,10 @@ def check_strategy(
     else:
         spec = StrategySpec.of(strategy, options, draft_path)
     for member in spec.members:
-        _check_declarations(member)
+        try:
+            check_strategy_class(member.cls)
+        except ConfigError as error:
+            raise StrategyContractError(str(error)) from error
     check = _Check(spec, make_target)
     check.lossless_everywhere()
     if spec.continues:
@@ -103,23 +106,6 @@ def check_strategy(
             f"committed tokens in a context of 200 and {long:.0f} in one of 2000; keep an index, extend it in observe()"
         )
     return check.report(short, long)
-
-
-def _check_declarations(spec: StrategySpec) -> None:
-    name = getattr(spec.cls, "name", None)
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise StrategyContractError(
-            f"{spec.cls.__name__}.name must be lower case letters, digits and dashes, not {name!r}"
-        )
-    if not attrs.has(spec.cls.Options):
-        raise StrategyContractError(f"strategy {name!r}: Options must be an attrs class, not {spec.cls.Options!r}")
-    for field in attrs.fields(spec.cls.Options):
-        if not field.kw_only or field.default is attrs.NOTHING:
-            raise StrategyContractError(f"strategy {name!r}: option {field.name!r} must be keyword-only with a default")
-    try:
-        hash(spec)
-    except TypeError as error:
-        raise StrategyContractError(f"strategy {name!r}: its options cannot be hashed: {error}") from error
 
 
 class _Check:

@@ -87,3 +87,11 @@ def test_the_first_differing_token_is_named(zoo: Zoo, tmp_path: Path) -> None:
     )
     difference = vocabulary_difference(inspect(same), inspect(swapped))
     assert difference == f"token {min(first, second)} is 'A' in the target and 'B' in the draft"
+
+
+def test_a_plugin_that_fails_to_look_at_files_is_reported(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(target: Path, draft: Path | None) -> None:
+        raise KeyError("depth")
+
+    monkeypatch.setattr(Reader, "check_files", broken)
+    assert failed(zoo("qwen35"), strategy="reader") == {"strategy reader": "KeyError: 'depth'"}

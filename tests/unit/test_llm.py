@@ -20,7 +20,7 @@ from specframe.core.errors import ClosedError, ConfigError
 from specframe.core.request import FinishReason
 from specframe.core.sampling import SamplingParams
 from specframe.core.strategy import DraftRequest, Strategy, StrategySpec
-from specframe.llm import LLM, LLMInfo, SamplingOptions
+from specframe.llm import LLM, LLMInfo, SamplingOptions, Stream
 from specframe.llm.choosing import StrategyChooser
 from specframe.llm.loading import context_length
 from specframe.llm.options import sampling_params
@@ -205,9 +205,9 @@ def test_prompts_are_text_or_token_ids() -> None:
         by_text = llm.generate("hello", max_tokens=8)
         assert llm.generate(llm.tokenize("hello", add_special=True), max_tokens=8).tokens == by_text.tokens
         assert llm.generate(np.array([BOS, 40, 41]), max_tokens=1).prompt_tokens == 3  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="a text or a sequence of token ids"):
+        with pytest.raises(ConfigError, match="a prompt is a sequence of token ids"):
             llm.generate([1.5], max_tokens=1)  # type: ignore[list-item]
-        with pytest.raises(ConfigError, match="a text or a sequence of token ids"):
+        with pytest.raises(ConfigError, match="a prompt is a sequence of token ids"):
             llm.generate(b"abc", max_tokens=1)
         with pytest.raises(ConfigError, match="outside the vocabulary"):
             llm.generate([10**9], max_tokens=1)
@@ -473,6 +473,24 @@ def test_a_forgotten_model_is_closed_when_collected() -> None:
     closed: list[str] = []
     llm = make(closed=closed)
     del llm
+    gc.collect()
+    assert closed == ["model"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda llm: llm.stream("hello", max_tokens=8),
+        lambda llm: llm.stream_chat([{"role": "user", "content": "hello"}], max_tokens=8),
+    ],
+)
+def test_a_stream_keeps_its_model_open(start: Callable[[LLM], Stream]) -> None:
+    closed: list[str] = []
+    stream = start(make(closed=closed))
+    gc.collect()
+    assert closed == []
+    assert "".join(chunk.text for chunk in stream) == stream.result().text != ""
+    del stream
     gc.collect()
     assert closed == ["model"]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specframe.core.engine import Engine
 from specframe.core.errors import ConfigError, RequestTooLongError
 from specframe.core.request import Request
+from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.testing import (
@@ -46,6 +48,30 @@ def test_prompts_of_one_token_or_longer_than_the_batch_work(n_prompt: int) -> No
     completion = run(target, request)
     assert_plain(ScriptedTarget(n_batch=8), request, completion)
     assert completion.stats.accepted > 0
+
+
+@pytest.mark.parametrize("prompt", ["ab", b"ab", [1.5], [None], 7])
+def test_prompts_are_token_ids(prompt: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a prompt is a sequence of token ids.* not "):
+        Request(prompt=prompt)
+
+
+def test_token_ids_of_any_kind_become_plain_integers() -> None:
+    """A session is JSON, which numpy's integers are not."""
+    prompt = Request(prompt=np.array([1, 2, 3])).prompt
+    assert prompt == (1, 2, 3)
+    assert {type(token) for token in prompt} == {int}
+
+
+@pytest.mark.parametrize("bias", [{1.5: 1.0}, {"a": 1.0}, {1: "x"}, {None: 1.0}, 3])
+def test_a_bias_is_for_a_token_id(bias: Any) -> None:
+    with pytest.raises(ConfigError, match="logit_bias must map token ids to numbers, not "):
+        SamplingParams(logit_bias=bias)
+
+
+def test_token_ids_of_a_bias_may_come_from_json_or_numpy() -> None:
+    biases: dict[Any, float] = {"7": 1, np.int32(3): 0.5}
+    assert SamplingParams(logit_bias=biases).logit_bias == ((3, 0.5), (7, 1.0))
 
 
 def test_prompt_that_cannot_fit_is_refused_with_the_sizes() -> None:
