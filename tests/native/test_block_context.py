@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from specframe.backends.llama.block_context import BlockContext, BlockEntry, FeatureEntry
 from specframe.backends.llama.context import Context
+from specframe.backends.llama.draft_context import MAX_SCORED_CELLS
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.errors import BackendError, ClosedError, ConfigError
@@ -29,11 +30,13 @@ def rows(n: int, width: int = WIDTH) -> Any:
 
 
 @contextmanager
-def opened(zoo: Zoo, draft: str = "dflash", *, n_block: int = 8, **options: Any) -> Iterator[BlockContext]:
+def opened(
+    zoo: Zoo, draft: str = "dflash", *, n_block: int = 8, of_target: Mapping[str, Any] | None = None, **options: Any
+) -> Iterator[BlockContext]:
     with (
         Model(zoo("llama")) as model,
         Model(zoo(draft)) as drafter,
-        Context(model, n_ctx=64, n_seq=2, n_threads=1) as target,
+        Context(model, n_ctx=64, n_seq=2, n_threads=1, **(of_target or {})) as target,
         BlockContext(drafter, target, n_block=n_block, **options) as context,
     ):
         yield context
@@ -62,9 +65,33 @@ def test_impossible_features_are_refused(zoo: Zoo, entries: list[FeatureEntry]) 
 
 def test_features_past_the_context_are_refused(zoo: Zoo) -> None:
     with opened(zoo) as context:
-        with pytest.raises(ConfigError, match=r"position 0, but the memory holds 0 of 64 tokens"):
+        n_batch = context.n_batch
+        fitting = context.n_cells // n_batch * n_batch
+        with pytest.raises(ConfigError, match=rf"position {fitting}, but the memory holds {fitting} of 64 tokens"):
             context.inject([FeatureEntry(0, 0, rows(context.n_cells + 1))])
+        context.clear(0)
         context.inject([FeatureEntry(0, 0, rows(64))])
+
+
+@pytest.mark.parametrize(
+    ("of_target", "of_draft", "used"),
+    [
+        ({}, {}, False),
+        ({"flash_attn": False}, {}, False),
+        ({}, {"type_v": "q8_0"}, True),
+        ({}, {"n_ctx": 2 * MAX_SCORED_CELLS}, True),
+    ],
+)
+def test_flash_attention_is_left_to_what_needs_it(
+    zoo: Zoo, of_target: dict[str, Any], of_draft: dict[str, Any], used: bool
+) -> None:
+    """Where the library may use a GPU, it does as the target does."""
+    with opened(zoo, of_target=of_target, **of_draft) as context:
+        gpu = context.library.lib.llama_supports_gpu_offload()
+        assert context.options.flash_attn is (used or (gpu and context.target.options.flash_attn))
+        context.inject([FeatureEntry(0, 0, rows(4))])
+        context.draft([BlockEntry(0, 4, 7)])
+        assert len(context.choices()[0]) == context.n_block
 
 
 @pytest.mark.parametrize(

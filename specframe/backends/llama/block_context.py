@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import DraftContext, DraftSettings, draft_options
+from specframe.backends.llama.draft_context import DraftContext, DraftSettings, draft_options, needs_flash_attn
 from specframe.backends.llama.draft_kinds import BlockFile
 from specframe.backends.llama.model import Model
 from specframe.core.errors import ConfigError
@@ -16,6 +16,10 @@ from specframe.core.ports import Rows
 
 if TYPE_CHECKING:
     from specframe.backends.llama.context import Context
+
+
+#: Most tokens computed at a time unless asked otherwise. llama.cpp reserves memory for as many tokens that are drafted.
+MAX_UBATCH = 128
 
 
 @attrs.frozen
@@ -66,7 +70,7 @@ class BlockContext(DraftContext):
             chooses: :meth:`choices` will be asked for; otherwise nothing is computed for it.
             hands_out_rows: :meth:`rows` will be asked for: what a model puts where hidden states would be.
             **settings: see :class:`~specframe.backends.llama.draft_context.DraftSettings`; ``n_batch`` is the
-                target's ``n_ubatch`` unless given, and at least a block of each sequence.
+                target's ``n_ubatch`` up to :data:`MAX_UBATCH` unless given, and at least a block of each sequence.
 
         Raises:
             ConfigError: an option cannot work.
@@ -75,13 +79,14 @@ class BlockContext(DraftContext):
         asked = DraftSettings(**settings)
         # Without causal attention llama.cpp has to compute a batch at once, or ends the process.
         n_blocks = n_block * target.n_seq
-        n_batch = max(asked.n_batch or target.n_ubatch, n_blocks)
+        n_batch = max(asked.n_batch or min(target.n_ubatch, MAX_UBATCH), n_blocks)
         options = draft_options(
             target,
             asked,
             n_batch=n_batch,
             n_ubatch=n_batch,
             n_outputs_max=n_blocks,
+            flash_attn=needs_flash_attn(target, asked),
         )
         super().__init__(model, target, options, n_outputs_max_per_seq=n_block)
         with self._opening():

@@ -41,6 +41,8 @@ CACHE_TYPES = MappingProxyType(
         "iq4_nl": (4.5, 32),
     }
 )
+#: Those of several values each. As values, llama.cpp reads them with flash attention only.
+IN_BLOCKS = frozenset(name for name, (_, values) in CACHE_TYPES.items() if values > 1)
 
 
 def _cache_type(_: object, field: attrs.Attribute[Any], value: object) -> None:
@@ -130,7 +132,7 @@ class ContextOptions:
                 f"computed {self.ubatch} tokens at a time; raise them or lower n_rs_seq"
             )
             raise ConfigError(msg)
-        if CACHE_TYPES[self.type_v][1] > 1 and not self.flash_attn:
+        if self.type_v in IN_BLOCKS and not self.flash_attn:
             msg = f"type_v {self.type_v!r} needs flash_attn; turn it on or use type_v 'f16'"
             raise ConfigError(msg)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specframe.backends.llama.closable import Closable
-from specframe.backends.llama.context_options import ContextOptions
+from specframe.backends.llama.context_options import IN_BLOCKS, ContextOptions
 from specframe.backends.llama.draft_batch import DraftBatch
 from specframe.backends.llama.library import Library
 from specframe.backends.llama.memory import Memory
@@ -23,6 +23,11 @@ from specframe.core.ports import Rollback, Rows
 
 if TYPE_CHECKING:
     from specframe.backends.llama.context import Context
+
+
+#: Cells of a sequence's memory up to which drafts are computed without flash attention on processors: room for a score
+#: of each, for every row of the widest batch and every head, is reserved then.
+MAX_SCORED_CELLS = 2**16
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +60,7 @@ def draft_options(
     n_ubatch: int,
     n_outputs_max: int,
     swa_full: bool = True,
+    flash_attn: bool | None = None,
 ) -> ContextOptions:
     """Options of a draft context: the target's, where nothing else is said."""
     tells = target.options
@@ -65,7 +71,7 @@ def draft_options(
         n_seq=target.n_seq,
         n_threads=settings.n_threads or tells.n_threads,
         n_threads_batch=settings.n_threads or tells.n_threads_batch,
-        flash_attn=tells.flash_attn,
+        flash_attn=tells.flash_attn if flash_attn is None else flash_attn,
         type_k=settings.type_k,
         type_v=settings.type_v,
         offload=tells.offload,
@@ -73,6 +79,18 @@ def draft_options(
         kv_unified=tells.kv_unified,
         n_outputs_max=n_outputs_max,
     )
+
+
+def needs_flash_attn(target: Context, settings: DraftSettings) -> bool:
+    """Whether a draft context with a memory of its own does better with flash attention; on processors it does not.
+
+    There ggml computes it row by row in batches as narrow as drafts (``GGML_FA_TILE_Q``), which takes several times as
+    long as products of all rows at once. Results may depend on the width of a batch then; those of drafts may.
+    """
+    if not target.options.flash_attn:
+        return False
+    many = (settings.n_ctx or target.n_ctx) > MAX_SCORED_CELLS
+    return many or settings.type_v in IN_BLOCKS or bool(target.library.lib.llama_supports_gpu_offload())
 
 
 class DraftContext(Closable):
