@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,6 @@ def test_rows_are_a_read_only_view_of_native_memory(model: Model) -> None:
         context.decode([BatchEntry(0, 0, [1, 2, 3], 0)])
         assert context.logits().shape == (0, 288)
         context.decode([BatchEntry(0, 3, [1, 2, 3], 2)])
-        context.synchronize()
         rows = context.logits()
         assert rows.shape == (2, 288)
         assert rows.dtype == np.float32
@@ -243,7 +242,7 @@ def test_closed_context_says_so(zoo: Zoo) -> None:
     checkpoint = opened.checkpoint(0)
     model.close()
     assert opened.context.closed
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: opened.decode([BatchEntry(0, 1, [1], 1)]),
         opened.logits,
         lambda: opened.n_past(0),
@@ -251,7 +250,6 @@ def test_closed_context_says_so(zoo: Zoo) -> None:
         lambda: opened.clear(0),
         lambda: opened.checkpoint(0),
         lambda: opened.restore(checkpoint),
-        opened.context.synchronize,
     ]
     for call in calls:
         with pytest.raises(ClosedError):

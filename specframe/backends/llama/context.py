@@ -149,11 +149,6 @@ class Context(Closable):
             self.memory.written(batch)
             self._n_rows = n_rows
 
-    def synchronize(self) -> None:
-        """Wait until the work handed over is done."""
-        with self._lock:
-            self.library.lib.llama_synchronize(self.handle)
-
     def logits(self) -> Logits:
         """Rows of the last decode in batch order, ``(rows, n_vocab)`` float32, read-only; waits for the work.
 

@@ -189,7 +189,7 @@ class ContextOptions:
         if need > have:
             msg = (
                 f"n_ctx {self.n_ctx} for {self.n_seq} sequence(s) of {model.path.name} takes {need / 2**30:.1f} GiB, "
-                f"but the machine has {have / 2**30:.1f} GiB; lower n_ctx or n_seq, or use type_k and type_v 'q8_0'"
+                f"but the machine has {have / 2**30:.1f} GiB; lower n_ctx, or run fewer sequences at once"
             )
             raise ConfigError(msg)
 

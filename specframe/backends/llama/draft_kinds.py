@@ -10,9 +10,6 @@ from specframe.core.errors import ConfigError
 #: The draft that reads the memory of its target instead of keeping one of its own.
 ASSISTANT = "gemma4-assistant"
 
-#: The kinds of block drafters, all of the architecture ``dflash``.
-BLOCK_KINDS = ("dflash", "dflash2", "dspark")
-
 #: What upstream takes when ``block_size`` is not there.
 _DEFAULT_BLOCK = 16
 
