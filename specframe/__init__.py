@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from specframe.core.history import History
     from specframe.core.observer import Observer
     from specframe.core.ports import Need
+    from specframe.core.proposal import Copied
     from specframe.core.request import Chunk, Completion, FinishReason, Request, TokenLogprob
     from specframe.core.sampling import SamplingParams
     from specframe.core.stats import RequestStats
     from specframe.core.strategy import (
         BatchStrategy,
-        Copied,
         DraftRequest,
         NoOptions,
         Outcome,
@@ -117,12 +117,12 @@ _MODULES = {
     "specframe.core.history": ("History",),
     "specframe.core.observer": ("Observer",),
     "specframe.core.ports": ("Need",),
+    "specframe.core.proposal": ("Copied",),
     "specframe.core.request": ("Chunk", "Completion", "FinishReason", "Request", "TokenLogprob"),
     "specframe.core.sampling": ("SamplingParams",),
     "specframe.core.stats": ("RequestStats",),
     "specframe.core.strategy": (
         "BatchStrategy",
-        "Copied",
         "DraftRequest",
         "NoOptions",
         "Outcome",

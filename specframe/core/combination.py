@@ -20,7 +20,8 @@ from specframe.core.drafting import Drafter
 from specframe.core.errors import ConfigError, StrategyError
 from specframe.core.history import History
 from specframe.core.ports import Decoded, Need
-from specframe.core.strategy import DraftRequest, Outcome, Proposal, StrategySpec
+from specframe.core.proposal import Proposal
+from specframe.core.strategy import DraftRequest, Outcome, StrategySpec
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import Protocol
 from specframe.core.errors import ConfigError, StrategyError
 from specframe.core.history import History
 from specframe.core.ports import Decoded
+from specframe.core.proposal import Proposal
 from specframe.core.session import strategy_key
 from specframe.core.strategy import (
     BatchStrategy,
     DraftRequest,
     Outcome,
-    Proposal,
     Strategy,
     StrategyContext,
     StrategySpec,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from specframe.core.strategy import Part
+from specframe.core.proposal import Part
 
 
 @attrs.define(kw_only=True)

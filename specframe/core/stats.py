@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
+from specframe.core.proposal import Part, credit
 from specframe.core.scheduler import SchedulerStats
-from specframe.core.strategy import Part, credit
 
 #: Phases that are timed, in the order of a step.
 PHASES = ("prompt", "draft", "checkpoint", "target_submit", "target_wait", "process", "accept", "rollback")

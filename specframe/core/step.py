@@ -16,10 +16,11 @@ from specframe.core.drafting import Drafter
 from specframe.core.errors import BackendError, SessionPoisonedError, StrategyError
 from specframe.core.observer import Observers
 from specframe.core.ports import Logits, Rollback, Target
+from specframe.core.proposal import Proposal
 from specframe.core.scheduler import Candidate, DraftCall, DraftScheduler, StepReport, Verified
 from specframe.core.sequence import ActiveRequest
 from specframe.core.slot import PromptCheckpoints, Slot
-from specframe.core.strategy import DraftRequest, Outcome, Proposal
+from specframe.core.strategy import DraftRequest, Outcome
 from specframe.core.transaction import InFlight, Transaction
 from specframe.core.verify import verify
 

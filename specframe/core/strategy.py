@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import abc
 import enum
-import itertools
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +19,7 @@ from typing import Any, ClassVar, cast
 
 import attrs
 
-from specframe.core.errors import ConfigError, StrategyError
+from specframe.core.errors import ConfigError
 from specframe.core.history import History, Overlay
 from specframe.core.ports import Decoded, Need, TargetInfo, Vocab
 
@@ -316,71 +314,6 @@ class StrategySpec:
 def unused_draft(strategy: str, path: Path) -> ConfigError:
     """What to raise when a draft file was given to ``strategy``, which has no use for it."""
     return ConfigError(f"strategy {strategy!r} does not use a draft file, but {str(path)!r} was given")
-
-
-class Copied(list[int]):
-    """A guess that was copied from the text, and how long the texts before the copy and before the original agree.
-
-    The longer they do, the longer the guess is likely to be right. ``draft`` may return any sequence; one of this kind
-    lets the scheduler tell a passage that is being repeated from a phrase that happens to occur twice.
-
-    Args:
-        ids: the tokens of the guess.
-        matched: how many tokens before the copy agree with those before its original, those of the key included.
-    """
-
-    def __init__(self, ids: Iterable[int], matched: int) -> None:
-        super().__init__(ids)
-        self.matched = matched
-
-
-@attrs.frozen
-class Part:
-    """Consecutive tokens of a draft that come from one strategy."""
-
-    strategy: str
-    """Its label."""
-    n: int
-    n_offered: int
-    """Tokens it returned, before trimming; an iterator is not followed further than one past the budget."""
-    matched: int = 0
-    """See :class:`Copied`."""
-
-
-@attrs.frozen
-class Proposal:
-    """A draft that is safe to verify: within the budget, every id inside the vocabulary."""
-
-    ids: tuple[int, ...]
-    parts: tuple[Part, ...]
-    """Who drafted what, in order; together they are ``ids``."""
-
-    @classmethod
-    def of(cls, raw: Iterable[int], *, budget: int, n_vocab: int, strategy: str, label: str | None = None) -> Proposal:
-        """Trim and check what a strategy returned. Raises StrategyError naming the strategy and the bad token."""
-        try:
-            offered = list(itertools.islice(raw, budget + 1))
-            ids = tuple(map(operator.index, offered[:budget]))
-            n_offered = len(raw) if isinstance(raw, Sized) else len(offered)
-        except TypeError as error:
-            msg = f"proposed something that is not a sequence of token ids: {raw!r:.80}"
-            raise StrategyError(strategy, msg) from error
-        if ids and (min(ids) < 0 or max(ids) >= n_vocab):
-            bad = next(i for i in ids if not 0 <= i < n_vocab)
-            msg = f"proposed token {bad}, outside the vocabulary of {n_vocab} tokens"
-            raise StrategyError(strategy, msg)
-        matched = raw.matched if isinstance(raw, Copied) else 0
-        return cls(ids, (Part(label or strategy, len(ids), n_offered, matched),) if offered else ())
-
-
-def credit(parts: Iterable[Part], n_verified: int, n_accepted: int) -> Iterator[tuple[Part, int, int]]:
-    """What each part has of the first ``n_verified`` tokens of a draft, and of its ``n_accepted`` accepted ones."""
-    for part in parts:
-        verified = min(part.n, n_verified)
-        accepted = min(verified, n_accepted)
-        yield part, verified, accepted
-        n_verified -= verified
-        n_accepted -= accepted
 
 
 def draft_strategy(name: str) -> Callable[[Callable[[DraftRequest], Sequence[int]]], type[Strategy]]:

@@ -16,8 +16,8 @@ from typing_extensions import Self
 
 from specframe.core.errors import BackendError, SessionPoisonedError
 from specframe.core.ports import BatchEntry, Checkpoint, Rollback, Target
+from specframe.core.proposal import Part
 from specframe.core.slot import Slot
-from specframe.core.strategy import Part
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ import attrs
 from typing_extensions import override
 
 from specframe.core.history import History
-from specframe.core.strategy import Copied, DraftRequest, Outcome, StrategyContext
+from specframe.core.proposal import Copied
+from specframe.core.strategy import DraftRequest, Outcome, StrategyContext
 from specframe.core.validators import whole_number
 from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, NgramStrategy, n_common
 

@@ -368,14 +368,14 @@ MUTANTS = (
     ),
     Mutant(
         "a token outside the vocabulary is passed on",
-        "strategy:Proposal.of",
+        "proposal:Proposal.of",
         "if ids and (min(ids) < 0 or max(ids) >= n_vocab):",
         "if False:",
         ("garbage",),
     ),
     Mutant(
         "an over-long draft is not trimmed",
-        "strategy:Proposal.of",
+        "proposal:Proposal.of",
         "offered[:budget]",
         "offered",
         ("over-long drafts",),

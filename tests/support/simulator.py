@@ -10,8 +10,8 @@ from typing import Protocol
 
 import attrs
 
+from specframe.core.proposal import Part
 from specframe.core.scheduler import Candidate, DraftCall, DraftScheduler, SchedulerStats, StepReport, Verified
-from specframe.core.strategy import Part
 
 Cost = Callable[[int], float]
 """Rows (or tokens of a draft) -> seconds."""

@@ -15,7 +15,8 @@ import pytest
 from specframe.core.errors import ConfigError
 from specframe.core.history import History
 from specframe.core.ports import TargetInfo, Vocab
-from specframe.core.strategy import Copied, DraftRequest, Outcome, Proposal, Strategy, StrategyContext, StrategySpec
+from specframe.core.proposal import Copied, Proposal
+from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext, StrategySpec
 from specframe.strategies._ngram import Generations
 from specframe.strategies.ngram_k import _FARTHEST, NgramK
 from specframe.strategies.ngram_k4v import NgramK4V
