@@ -43,20 +43,20 @@ class NgramKOptions:
 
 
 class NgramK(NgramStrategy):
-    """What followed the last n tokens the latest time they occurred.
+    """What followed the last n tokens where they occurred before.
 
     **Key and match.** The key is the last ``n`` committed tokens. A match is an earlier occurrence, prompt included,
-    followed by at least one token; it may overlap the key. The latest match is used, if the key has ``min_hits`` of
-    them (counting at most the ``max_entries_per_key`` latest, all that is remembered).
+    followed by at least one token; it may overlap the key. The one with most tokens before it that agree with those
+    before the key is used, of equal ones the latest, if the key has ``min_hits`` of them (counting at most the
+    ``max_entries_per_key`` latest, all that is remembered).
 
     **Draft.** The ``min(m, budget)`` tokens that followed the match. Where they run past the end of the history the
     draft goes on with its own beginning, so a loop shorter than ``m`` is drafted in full. Behind the draft of another
     strategy the key ends with that draft; matches are committed tokens all the same.
 
     **Feedback.** Once a draft of a key was rejected somewhere, drafts of that key are as long as its two latest matches
-    agree on what followed. Right after the rejection that is exactly what was accepted. It is measured on the text, not
-    on drafts, so it grows as soon as the text repeats again, also from 0; when the agreement reaches ``m`` the
-    rejection is forgotten.
+    agree on what followed. It is measured on the text, not on drafts, so it grows as soon as the text repeats again,
+    also from 0; when the agreement reaches ``m`` the rejection is forgotten.
 
     **Evidence.** Beside the draft it tells how many tokens before the key agree with those before the match: the
     scheduler trusts a passage that is being repeated more than a phrase that happens to occur twice.
@@ -106,7 +106,8 @@ class NgramK(NgramStrategy):
                 self._rejected.discard(digest)
             length = min(length, agreed)
         self._drafted = digest
-        return Copied(_continuation(tokens, starts[0] + n, length), n + self._agreed(tokens, starts[0]))
+        start, agreed = self._best(tokens, starts)
+        return Copied(_continuation(tokens, start + n, length), n + agreed)
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -130,6 +131,17 @@ class NgramK(NgramStrategy):
                 table.put(digest, (start,))
         self._next = end
         return tokens[-n:]
+
+    def _best(self, tokens: History, starts: Sequence[int]) -> tuple[int, int]:
+        """The match that most tokens before it speak for, of equal ones the latest, and how many they are."""
+        best, most = starts[0], -1
+        for start in starts:
+            agreed = self._agreed(tokens, start)
+            if agreed > most:
+                best, most = start, agreed
+            if most == _FARTHEST:
+                break
+        return best, most
 
     def _agreed(self, tokens: History, start: int) -> int:
         """Tokens before the match at ``start`` that agree with those before the key."""

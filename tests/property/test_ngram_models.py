@@ -65,6 +65,11 @@ class ModelK:
             told.append(told[end + i])
         return told[len(text) :]
 
+    def agree_before(self, text: Tokens, end: int) -> int:
+        """Tokens before the match that ends at ``end`` that agree with those before the key."""
+        pairs = zip(reversed(text[: end - self.n]), reversed(text[: -self.n]), strict=False)
+        return next((i for i, (one, other) in enumerate(pairs) if one != other), end - self.n)
+
     def agreed(self, text: Tokens, ends: list[int]) -> int:
         latest, before = self.foretell(text, ends[-1]), self.foretell(text, ends[-2])
         return next((i for i in range(self.m) if latest[i] != before[i]), self.m)
@@ -89,7 +94,8 @@ class ModelK:
             return []
         limit = self.agreed(text, ends) if len(ends) > 1 and self.distrusted(text, past) else self.m
         event("shortened" if limit < self.m else "full")
-        return self.foretell(text, ends[-1])[: min(limit, budget)]
+        best = max(ends, key=lambda end: (self.agree_before(text, end), end))
+        return self.foretell(text, best)[: min(limit, budget)]
 
 
 @attrs.frozen

@@ -100,7 +100,12 @@ def test_a_copy_is_read_like_any_other_draft() -> None:
 # -- which match ------------------------------------------------------------------------------------------------------
 
 
-def test_k_takes_the_latest_match() -> None:
+def test_k_takes_the_match_that_more_of_the_text_speaks_for() -> None:
+    session = Session(build(NgramK, n=2, m=2), [8, 9, 1, 2, 30, 31, 9, 1, 2, 40, 41, 8, 9, 1, 2])
+    assert session.draft() == [30, 31]
+
+
+def test_k_takes_the_latest_of_equal_matches() -> None:
     session = Session(build(NgramK, n=2, m=2), [1, 2, 30, 31, 1, 2, 40, 41, 1, 2])
     assert session.draft() == [40, 41]
 
@@ -289,7 +294,7 @@ def test_a_draft_that_was_not_verified_leaves_no_feedback(cls: type[Strategy]) -
     session.say(40)  # the draft was dropped before the target saw it
     session.strategy.observe(Outcome(0, [7, 8], 0, session.history, 1))  # of another strategy
     assert session.draft() == []
-    session.say(41, 1, 2, 30, 31, 1, 2)
+    session.say(41, 1, 2, 30, 31, 50, 1, 2)
     assert session.draft() == [30, 31]
 
 

@@ -1,0 +1,48 @@
+"""What is learnt of the chances of copied drafts."""
+
+from __future__ import annotations
+
+import pytest
+
+from specframe.core.acceptance import Experience, Track
+from specframe.core.scheduler import SchedulerStats
+
+KIND = ("copies",)
+
+
+def chance(track: Track, matched: int) -> float:
+    """That the first token of a copy behind ``matched`` tokens that agree is right."""
+    return float(track.survival(1, KIND, matched).all_right[0])
+
+
+def copy(track: Track, matched: int, n_right: int) -> None:
+    """A copy behind ``matched`` tokens ends after ``n_right``."""
+    track.guess([1] * n_right + [0], KIND, matched)
+    track.committed([1] * (n_right + 1))
+
+
+@pytest.mark.parametrize("same_request", [True, False])
+def test_copies_that_end_early_lower_the_chances_of_longer_ones(same_request: bool) -> None:
+    strategy = Experience()
+    track = Track("k", strategy, SchedulerStats())
+    before = chance(track, 20)
+    for _ in range(8):
+        copy(track, 4, 0)
+    after = chance(track if same_request else Track("k", strategy, SchedulerStats()), 20)
+    assert after < before - 0.03
+
+
+def test_long_copies_raise_the_chances_of_shorter_ones() -> None:
+    track = Track("k", Experience(), SchedulerStats())
+    before = chance(track, 4)
+    for _ in range(3):
+        copy(track, 30, 40)
+    assert chance(track, 4) > before
+
+
+def test_what_has_agreed_for_longer_goes_on_more_probably() -> None:
+    track = Track("k", Experience(), SchedulerStats())
+    chances = [chance(track, matched) for matched in (1, 2, 4, 8, 16, 32, 64)]
+    assert chances == sorted(set(chances))
+    assert 0.3 < chances[0] < 0.6
+    assert chances[-1] > 0.95
