@@ -145,7 +145,12 @@ def _install(plan: Plan, tools: toolchain.Tools, output: Path) -> NativeBuild:
         (new / MANIFEST).write_text(json.dumps(made.to_dict(), indent=2), encoding="utf-8")
         if target.exists():
             target.replace(old)
-        new.replace(target)
+        try:
+            new.replace(target)
+        except BaseException:
+            if old.exists():
+                old.replace(target)
+            raise
     return made
 
 

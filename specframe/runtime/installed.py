@@ -40,7 +40,7 @@ def remove(name: str) -> None:
     """Delete a native build, and what a failed one of that name left behind.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is none of that name, or its files cannot be deleted.
     """
     known = {build.name for build in native_builds()} | unfinished()
     if name not in known:
@@ -48,8 +48,12 @@ def remove(name: str) -> None:
         raise ConfigError(f"there is no native build {name!r}; {there_are}")
     if chosen_runtime() == name:
         choose_runtime(None)
-    shutil.rmtree(builds_directory() / name, ignore_errors=True)
-    shutil.rmtree(workshop_of(name), ignore_errors=True)
+    for directory in (builds_directory() / name, workshop_of(name)):
+        try:
+            if directory.exists():
+                shutil.rmtree(directory)
+        except OSError as error:
+            raise ConfigError(f"not all of {directory} can be deleted: {error}; delete it yourself") from error
 
 
 def unfinished() -> set[str]:

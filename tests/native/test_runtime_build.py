@@ -153,6 +153,24 @@ def test_a_new_build_takes_the_place_of_the_old_one(plan: Callable[..., Plan]) -
     assert made.compiler != "an older one"
 
 
+def test_an_interrupt_while_one_takes_the_place_of_another_leaves_the_old_one(
+    plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = runtime.build(plan())
+    replace = Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if target == old.path.parent and path.name == old.name:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.build(plan())
+    assert native_builds() == [old]
+    assert old.path.is_file()
+
+
 def test_other_options_make_another_build(plan: Callable[..., Plan]) -> None:
     one, other, gpu = plan(), plan(options={"GGML_OPENMP": "OFF"}), plan(backend="cuda")
     assert len({each.name for each in (one, other, gpu)}) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,18 @@ def test_removing_an_unfinished_build_and_another_than_the_chosen_one() -> None:
     runtime.remove("broken")
     assert runtime.unfinished() == set()
     assert chosen_runtime() == "mine"
+
+
+def test_what_cannot_be_deleted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    described("mine")
+
+    def refused(path: Path, *_: object, **options: object) -> None:
+        if not options.get("ignore_errors"):
+            raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    with pytest.raises(ConfigError, match=r"mine can be deleted: .*Permission denied"):
+        runtime.remove("mine")
 
 
 @pytest.mark.parametrize("name", ["", "..", "../runtimes", "xllamacpp", "absent"])
