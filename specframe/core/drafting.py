@@ -163,7 +163,10 @@ class _RequestDrafter:
 
 
 class _BatchDrafter:
-    """Drives :class:`BatchStrategy`. A call that raises takes the sequences of that call with it."""
+    """Drives :class:`BatchStrategy`. A call that raises takes the sequences of that call with it.
+
+    Strategies get tuples: what they do to a list would be done to that of the engine.
+    """
 
     def __init__(self, strategy: BatchStrategy, spec: StrategySpec, n_vocab: int) -> None:
         self._strategy, self._spec, self._n_vocab = strategy, spec, n_vocab
@@ -181,11 +184,11 @@ class _BatchDrafter:
         return keep
 
     def process(self, batch: Sequence[Decoded]) -> StrategyError | None:
-        return _guard(self._name, "process", lambda: self._strategy.process(batch))
+        return _guard(self._name, "process", lambda: self._strategy.process(tuple(batch)))
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Proposal | StrategyError]:
         try:
-            raws = list(self._strategy.draft(requests))
+            raws = list(self._strategy.draft(tuple(requests)))
             if len(raws) != len(requests):
                 msg = f"draft() returned {len(raws)} proposals for {len(requests)} sequences"
                 raise StrategyError(self._name, msg)  # noqa: TRY301 -- one place blames
@@ -194,15 +197,15 @@ class _BatchDrafter:
         return [self._check(raw, request) for raw, request in zip(raws, requests, strict=True)]
 
     def _check(self, raw: Sequence[int], request: DraftRequest) -> Proposal | StrategyError:
-        limit = self._strategy.max_draft
-        budget = request.budget if limit is None else min(request.budget, limit)
         try:
+            limit = self._strategy.max_draft
+            budget = request.budget if limit is None else min(request.budget, limit)
             return Proposal.of(raw, budget=budget, n_vocab=self._n_vocab, strategy=self._name, label=self._spec.label)
         except Exception as error:  # noqa: BLE001 -- see _guard
             return _blame(self._name, "draft", error)
 
     def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
-        error = _guard(self._name, "observe", lambda: self._strategy.observe(outcomes))
+        error = _guard(self._name, "observe", lambda: self._strategy.observe(tuple(outcomes)))
         return [error] * len(outcomes)
 
     def shift(self, seq: int, history: History, n_keep: int, n_drop: int) -> bool | StrategyError:
@@ -225,8 +228,11 @@ class _BatchDrafter:
             return {}
 
     def load(self, seq: int, states: Mapping[str, bytes]) -> None:
-        data = states.get(strategy_key(self._spec)) if states else None
-        if data is not None and (error := _guard(self._name, "load", lambda: self._strategy.load(seq, data))):
+        def take_over() -> None:
+            if (data := states.get(strategy_key(self._spec))) is not None:
+                self._strategy.load(seq, data)
+
+        if states and (error := _guard(self._name, "load", take_over)):
             log.warning("%s", error)
 
     def close(self) -> None:

@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from specframe.core.engine import Engine
-from specframe.core.ports import Need, Rollback
+from specframe.core.ports import Decoded, Need, Rollback
 from specframe.core.scheduler import Unlimited
-from specframe.core.strategy import DraftRequest, Outcome, Strategy, StrategyContext, StrategySpec, draft_strategy
+from specframe.core.strategy import (
+    BatchStrategy,
+    DraftRequest,
+    Outcome,
+    Strategy,
+    StrategyContext,
+    StrategySpec,
+    draft_strategy,
+)
 from specframe.strategies.ngram_k import NgramK
 from specframe.testing import (
     ALL_JUNK,
@@ -226,3 +234,38 @@ def test_counters_of_a_known_run() -> None:
     assert stats.accepted_per_position == [7, 7, 0, 0]
     assert stats.mean_accepted_length == 3
     assert stats.rollbacks == {"truncate": 6}
+
+
+@pytest.mark.parametrize("where", ["process", "draft", "observe", "max_draft"])
+def test_a_strategy_for_all_sequences_that_meddles_costs_speed_only(where: str) -> None:
+    """It empties what it is given, or has no answer to how long its drafts are."""
+
+    class Meddler(BatchStrategy):
+        name = "meddler"
+
+        @property
+        def max_draft(self) -> int | None:
+            if where == "max_draft":
+                raise LookupError("no idea")
+            return None
+
+        def process(self, batch: Sequence[Decoded]) -> None:
+            if where == "process":
+                batch.clear()  # type: ignore[attr-defined]
+
+        def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
+            drafts = [(1, 2)] * len(requests)
+            if where == "draft":
+                requests.clear()  # type: ignore[attr-defined]
+            return drafts
+
+        def observe(self, outcomes: Sequence[Outcome]) -> None:
+            if where == "observe":
+                outcomes.clear()  # type: ignore[attr-defined]
+
+    requests = [ask(prompt=(i, i + 1), strategy=StrategySpec.of(Meddler)) for i in range(2)]
+    with Engine(ScriptedTarget(n_seq=2), scheduler=Unlimited) as engine:
+        for request, generation in [(request, engine.submit(request)) for request in requests]:
+            completion = generation.result()
+            assert_plain(ScriptedTarget(), request, completion)
+            assert "'meddler'" in (completion.stats.inactive_reason or "")

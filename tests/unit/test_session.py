@@ -278,6 +278,26 @@ def test_a_strategy_that_cannot_load_starts_over(caplog: pytest.LogCaptureFixtur
     assert "no thanks" in caplog.text
 
 
+def test_a_draft_file_that_is_gone_costs_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its name and size are part of what a session calls the memory of a strategy."""
+
+    class Filed(_Keeper):
+        name = "filed"
+        uses_draft_file = True
+
+    draft = tmp_path / "draft"
+    draft.write_bytes(b"x")
+    spec = StrategySpec.of(Filed, draft_path=draft)
+    session = _saved({}, max_tokens=6, strategy=spec)
+    request = ask(6, prompt=(*session.tokens, 3, 4), strategy=spec)
+    with Engine(ScriptedTarget()) as engine:
+        engine.load_session(session)
+        draft.unlink()
+        assert_plain(ScriptedTarget(), request, engine.submit(request).result())
+        assert engine.save_session().strategies == {}
+    assert "'filed': load() raised FileNotFoundError" in caplog.text
+
+
 def test_other_options_or_another_draft_file_have_another_name(tmp_path: Path) -> None:
     keys = {strategy_key(oracle(PROMPT)), strategy_key(oracle(_RIGHT)), strategy_key(StrategySpec.of(_Keeper))}
     for name, size in (("a", 1), ("b", 1), ("a", 2)):
