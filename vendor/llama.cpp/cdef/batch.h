@@ -19,12 +19,6 @@ int32_t llama_decode(struct llama_context *ctx, struct llama_batch batch);
 
 struct llama_batch_ext;
 
-struct llama_embd {
-    const float *data;
-    size_t n_rows;
-    size_t n_embd;
-};
-
 enum llama_process_type {
     LLAMA_PROCESS_TYPE_ENCODE,
     LLAMA_PROCESS_TYPE_DECODE
@@ -37,12 +31,7 @@ void llama_batch_ext_clear(struct llama_batch_ext *batch);
 /* The index of the new entry, or -1 full, -2 bad token or embedding, -3 bad sequence. */
 int32_t llama_batch_ext_add(struct llama_batch_ext *batch, llama_seq_id seq_id);
 int32_t llama_batch_ext_add_token(struct llama_batch_ext *batch, llama_seq_id seq_id, llama_token id);
-int32_t llama_batch_ext_add_embd(struct llama_batch_ext *batch, llama_seq_id seq_id, struct llama_embd embd);
 
-bool llama_batch_ext_add_seq(struct llama_batch_ext *batch, int32_t idx, llama_seq_id seq_id);
-bool llama_batch_ext_set_embd_token(struct llama_batch_ext *batch, int32_t idx, struct llama_embd embd);
-bool llama_batch_ext_set_embd_state(struct llama_batch_ext *batch, int32_t idx, struct llama_embd embd);
-bool llama_batch_ext_set_output_embd(struct llama_batch_ext *batch, int32_t idx, bool value);
 bool llama_batch_ext_set_output_logits(struct llama_batch_ext *batch, int32_t idx, bool value);
 bool llama_batch_ext_set_pos(struct llama_batch_ext *batch, int32_t idx, const llama_pos *pos);
 

@@ -5,7 +5,6 @@ struct llama_context_params llama_context_default_params(void);
 struct llama_context *llama_init_from_model(struct llama_model *model, struct llama_context_params params);
 void llama_free(struct llama_context *ctx);
 
-uint32_t llama_n_ctx(const struct llama_context *ctx);
 uint32_t llama_n_ctx_seq(const struct llama_context *ctx);
 uint32_t llama_n_batch(const struct llama_context *ctx);
 uint32_t llama_n_ubatch(const struct llama_context *ctx);
@@ -13,16 +12,8 @@ uint32_t llama_n_seq_max(const struct llama_context *ctx);
 uint32_t llama_n_rs_seq(const struct llama_context *ctx);
 llama_memory_t llama_get_memory(const struct llama_context *ctx);
 
-void llama_set_n_threads(struct llama_context *ctx, int32_t n_threads, int32_t n_threads_batch);
-int32_t llama_n_threads(struct llama_context *ctx);
-int32_t llama_n_threads_batch(struct llama_context *ctx);
-void llama_set_embeddings(struct llama_context *ctx, bool embeddings);
 void llama_set_causal_attn(struct llama_context *ctx, bool causal_attn);
-bool llama_get_causal_attn(const struct llama_context *ctx);
-void llama_set_abort_callback(struct llama_context *ctx, ggml_abort_callback abort_callback, void *abort_callback_data);
 void llama_synchronize(struct llama_context *ctx);
 
 /* Outputs live inside the context until its next evaluation; the calls wait for the work to end. */
 float *llama_get_logits(struct llama_context *ctx);
-float *llama_get_embeddings(struct llama_context *ctx);
-float *llama_get_embeddings_ith(struct llama_context *ctx, int32_t i);

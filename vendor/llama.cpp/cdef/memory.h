@@ -1,12 +1,8 @@
 /* The memory of a context (attention cells, recurrent states), per sequence, over positions [p0, p1). */
 
-void llama_memory_clear(llama_memory_t mem, bool data);
 /* False: this kind of memory cannot cut there, and nothing changed. */
 bool llama_memory_seq_rm(llama_memory_t mem, llama_seq_id seq_id, llama_pos p0, llama_pos p1);
-void llama_memory_seq_cp(llama_memory_t mem, llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0,
-                         llama_pos p1);
 /* Moves the positions from p0 on; aborts where llama_memory_can_shift says no. */
 void llama_memory_seq_add(llama_memory_t mem, llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos delta);
-llama_pos llama_memory_seq_pos_min(llama_memory_t mem, llama_seq_id seq_id); /* -1: empty */
 llama_pos llama_memory_seq_pos_max(llama_memory_t mem, llama_seq_id seq_id); /* -1: empty */
 bool llama_memory_can_shift(llama_memory_t mem);

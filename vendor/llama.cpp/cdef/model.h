@@ -66,7 +66,6 @@ uint64_t llama_model_size(const struct llama_model *model);
 uint64_t llama_model_n_params(const struct llama_model *model);
 int32_t llama_model_n_ctx_train(const struct llama_model *model);
 int32_t llama_model_n_embd(const struct llama_model *model);
-int32_t llama_model_n_embd_inp(const struct llama_model *model);
 int32_t llama_model_n_embd_out(const struct llama_model *model);
 int32_t llama_model_n_layer(const struct llama_model *model); /* the trunk, without NextN blocks */
 int32_t llama_model_n_layer_nextn(const struct llama_model *model);

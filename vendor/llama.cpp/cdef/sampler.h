@@ -13,11 +13,6 @@ typedef struct llama_token_data_array {
     bool sorted;
 } llama_token_data_array;
 
-typedef struct llama_logit_bias {
-    llama_token token;
-    float bias;
-} llama_logit_bias;
-
 typedef struct llama_sampler_chain_params {
     bool no_perf;
 } llama_sampler_chain_params;
@@ -26,11 +21,8 @@ struct llama_sampler_chain_params llama_sampler_chain_default_params(void);
 struct llama_sampler *llama_sampler_chain_init(struct llama_sampler_chain_params params);
 void llama_sampler_chain_add(struct llama_sampler *chain, struct llama_sampler *smpl);
 
-const char *llama_sampler_name(const struct llama_sampler *smpl);
 void llama_sampler_accept(struct llama_sampler *smpl, llama_token token);
 void llama_sampler_apply(struct llama_sampler *smpl, llama_token_data_array *cur_p);
-struct llama_sampler *llama_sampler_clone(const struct llama_sampler *smpl);
-void llama_sampler_copy(const struct llama_sampler *src, struct llama_sampler *dst);
 void llama_sampler_free(struct llama_sampler *smpl);
 
 struct llama_sampler *llama_sampler_init_greedy(void);
@@ -48,16 +40,11 @@ struct llama_sampler *llama_sampler_init_mirostat_v2(uint32_t seed, float tau, f
 /* NULL when the grammar does not parse. */
 struct llama_sampler *llama_sampler_init_grammar(const struct llama_vocab *vocab, const char *grammar_str,
                                                  const char *grammar_root);
-struct llama_sampler *llama_sampler_init_grammar_lazy_patterns(
-    const struct llama_vocab *vocab, const char *grammar_str, const char *grammar_root, const char **trigger_patterns,
-    size_t num_trigger_patterns, const llama_token *trigger_tokens, size_t num_trigger_tokens);
 struct llama_sampler *llama_sampler_init_penalties(int32_t n_vocab, int32_t penalty_last_n, float penalty_repeat,
                                                    float penalty_freq, float penalty_present);
 struct llama_sampler *llama_sampler_init_dry(const struct llama_vocab *vocab, float dry_multiplier, float dry_base,
                                              int32_t dry_allowed_length, int32_t dry_penalty_last_n,
                                              const char **seq_breakers, size_t num_breakers);
-struct llama_sampler *llama_sampler_init_logit_bias(int32_t n_vocab, int32_t n_logit_bias,
-                                                    const llama_logit_bias *logit_bias);
 
 /* Samplers that run inside the evaluation, one chain per sequence; the caller keeps owning the chain. False: this one
    cannot. NULL takes it away. Rows of logits are not copied to the host where such a chain chose. */
@@ -65,7 +52,5 @@ bool llama_set_sampler(struct llama_context *ctx, llama_seq_id seq_id, struct ll
 /* i is an index into the batch. -1: nothing was chosen. */
 llama_token llama_get_sampled_token_ith(struct llama_context *ctx, int32_t i);
 /* What a chain left over: ids and logits in the same order, which need not be a sorted one. */
-llama_token *llama_get_sampled_candidates_ith(struct llama_context *ctx, int32_t i);
-uint32_t llama_get_sampled_candidates_count_ith(struct llama_context *ctx, int32_t i);
 float *llama_get_sampled_logits_ith(struct llama_context *ctx, int32_t i);
 uint32_t llama_get_sampled_logits_count_ith(struct llama_context *ctx, int32_t i);
