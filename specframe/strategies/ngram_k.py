@@ -18,6 +18,8 @@ from specframe.strategies._ngram import MAX_ENTRIES, MAX_M, MAX_N, Generations, 
 
 #: Agreement before a match is not followed farther back than this.
 _FARTHEST = 64
+#: So far it is followed at first.
+_NEAR = 8
 
 
 @attrs.frozen(kw_only=True)
@@ -135,22 +137,29 @@ class NgramK(NgramStrategy):
     def _best(self, tokens: History, starts: Sequence[int]) -> tuple[int, int]:
         """The match that most tokens before it speak for, of equal ones the latest, and how many they are."""
         best, most = starts[0], -1
+        end = len(tokens) - self._n
+        before = tokens[max(0, end - _FARTHEST) : end][::-1]
         for start in starts:
-            agreed = self._agreed(tokens, start)
+            agreed = _agreed(tokens, start, before)
             if agreed > most:
                 best, most = start, agreed
             if most == _FARTHEST:
                 break
         return best, most
 
-    def _agreed(self, tokens: History, start: int) -> int:
-        """Tokens before the match at ``start`` that agree with those before the key."""
-        end = len(tokens) - self._n
-        return n_common(tokens[max(0, start - _FARTHEST) : start][::-1], tokens[max(0, end - _FARTHEST) : end][::-1])
-
     def _agreement(self, history: History, one: int, other: int) -> int:
         """Leading tokens in common of what the matches ending at ``one`` and ``other`` predict, at most ``m``."""
         return n_common(_continuation(history, one, self._m), _continuation(history, other, self._m))
+
+
+def _agreed(tokens: History, start: int, before: Sequence[int]) -> int:
+    """Tokens before the match at ``start`` that agree with ``before``, those before the key, the last one first."""
+    agreed = 0
+    for far in (_NEAR, _FARTHEST):  # few agree for long, and what is not looked at costs nothing
+        agreed = n_common(tokens[max(0, start - far) : start][::-1], before)
+        if agreed < far:
+            break
+    return agreed
 
 
 def _continuation(history: History, start: int, length: int) -> list[int]:
