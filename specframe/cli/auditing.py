@@ -34,6 +34,9 @@ def audit(  # noqa: PLR0917 -- typer calls it by name
             help="Let the processor's kernels rearrange weights; unset: where that is known to be exact.",
         ),
     ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help='Use the kernels of numerics "exact", for BF16 and F32 weights too.')
+    ] = False,
     gpu_layers: Annotated[
         int | None, typer.Option("--gpu-layers", min=0, help="Layers to keep on a GPU; unset: all that fit.")
     ] = None,
@@ -52,7 +55,7 @@ def audit(  # noqa: PLR0917 -- typer calls it by name
     from specframe.backends.llama.model import Model  # noqa: PLC0415
 
     path, native = catalogue.resolve(model), load_library(library)
-    options: dict[str, Any] = {"n_threads": threads, "n_ubatch": ubatch, "flash_attn": flash_attn}
+    options: dict[str, Any] = {"n_threads": threads, "n_ubatch": ubatch, "flash_attn": flash_attn, "exact": exact}
     if sweep:
         given = {name: value for name, value in options.items() if value is not None}
         settings = auditor.sweep(

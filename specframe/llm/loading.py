@@ -69,8 +69,9 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         numerics: ``"auto"`` keeps to kernels that are known to give a token the same logits alone and in a draft, where
             there are such (docs/losslessness.md says for which weights). ``"exact"`` verifies by measurement that
             drafting cannot change the text with this model, library, machine and settings, and refuses to load
-            otherwise. The measurement (``specframe audit``) is kept, so only the first load takes longer. ``"fast"``
-            repacks K-quants for faster kernels, with which drafting may choose another of two nearly equal tokens.
+            where it could, or, when ``strategy`` is ``"none"``, drafts nothing. The measurement
+            (``specframe audit``) is kept, so only the first load takes longer. ``"fast"`` repacks K-quants for faster
+            kernels, with which drafting may choose another of two nearly equal tokens.
         devices: Names of devices to offload to (``specframe doctor`` lists them), ``"none"`` for the processor only;
             unset: all there are. Draft files go there as well, unless the strategy has an option that says otherwise.
         n_gpu_layers: Layers to keep on a GPU; unset: all that a GPU build can take.
@@ -107,6 +108,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         threads=threads,
         flash_attn=flash_attn,
         checkpoint_on_device=checkpoint_on_device,
+        exact=numerics == "exact",
     )
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
     draft_path = _draft_path(draft)
@@ -115,7 +117,9 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     chooser = opening.choose(native, path, strategy, options, draft_path)
     context_options["n_rs_seq"] = opening.rollback_depth(chooser.default, n_batch=min(n_batch, n_ubatch))
     of_model = {"library": native, "devices": devices, "n_gpu_layers": n_gpu_layers, "progress": progress}
-    opened, exact_width = opening.open_model(path, numerics, context_options, **of_model, **chooser.model_options)
+    opened, exact_width = opening.open_model(
+        path, numerics, context_options, drafts=chooser.default is not None, **of_model, **chooser.model_options
+    )
     try:
         n_tokens = context_length(n_ctx, opened.facts.n_ctx_train)
         target = opening.LlamaTarget(opened, n_ctx=n_tokens, exact_width=exact_width, **context_options)

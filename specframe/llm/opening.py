@@ -80,18 +80,21 @@ def rollback_depth(spec: AnySpec | None, *, n_batch: int) -> int:
     return max(0, min(wished, n_batch - 2))  # llama.cpp wants two tokens more in a batch
 
 
-def open_model(path: Path, numerics: str, options: dict[str, Any], **more: Any) -> tuple[Model, int | None]:
+def open_model(
+    path: Path, numerics: str, options: dict[str, Any], *, drafts: bool, **more: Any
+) -> tuple[Model, int | None]:
     """The model, and the width up to which verifications are known to equal plain decoding; None: not measured.
 
     Args:
         path: The file.
         numerics: As for ``load``.
         options: Of the context.
+        drafts: Whether there is a strategy, for which there has to be room.
         **more: Of the model.
     """
     opener = partial(Model, path, **more)
     if numerics == "exact":
-        return open_exact(opener, options)
+        return open_exact(opener, options, drafts=drafts)
     return opener(use_extra_bufts=True if numerics == "fast" else None), None
 
 

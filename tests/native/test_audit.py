@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 import specframe
 from specframe.backends.llama import audit as auditor
+from specframe.backends.llama import kernels
 from specframe.backends.llama.audit import Audit, WidthAudit, audit, audited, open_exact
 from specframe.backends.llama.declarations import CONCEPTS, declaration
 from specframe.backends.llama.model import Model
@@ -95,6 +96,38 @@ def test_the_verdicts_are_those_of_a_program_without_specframe(
     check_verdicts(model, found, reference=kind == "quantized")
 
 
+@pytest.mark.parametrize("kind", ["F32", "BF16", "F16"])
+def test_floating_point_weights_are_exact_when_told_to_be_and_where_that_costs_nothing(
+    kind: str, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = quantized(zoo("llama"), tmp_path / f"{kind}.gguf", kind=kind)
+    with Model(path) as model:
+        assert model.gguf.weights == {kind.lower()}
+        exact = audit(model, widths=WIDTHS, contexts=(CONTEXT,), n_threads=1, exact=True)
+        assert (exact.exact_width, exact.exact_kernels) == (max(WIDTHS), True)
+        check_verdicts(model, exact)
+        usual = audit(model, widths=WIDTHS, contexts=(CONTEXT,), n_threads=1)
+        assert usual.exact_width == (max(WIDTHS) if kind == "F16" else 1)
+        check_verdicts(model, usual, reference=kind == "F16")
+
+
+@pytest.mark.parametrize(
+    ("weights", "usual", "exact"),
+    [
+        ({"q4_1", "q8_0"}, {2, 5}, {2, 5}),
+        ({"q4_K", "f32"}, {1, 2, 5, 6, 63, 200}, {1, 2, 5, 6, 63, 200}),
+        ({"f16", "f32"}, {2, 5, 6, 63, 200}, {2, 5, 6, 63, 200}),
+        ({"q8_0", "f32"}, {2, 5, 6, 63, 200}, {2, 5, 6, 63, 200}),  # its few F32 matrices must not change the text
+        ({"bf16", "f32"}, set(), {2, 5, 6, 63, 200}),
+    ],
+    ids=str,
+)
+def test_reference_mode_is_for_the_widths_that_need_it(weights: set[str], usual: set[int], exact: set[int]) -> None:
+    for told, expected in ((False, usual), (True, exact)):
+        rows = kernels._referenced(weights, exact=told)
+        assert {n for n in (1, 2, 5, 6, 63, 200) if n in rows} == expected
+
+
 @pytest.mark.slow
 def test_the_verdicts_on_a_real_model_are_those_of_a_program_without_specframe(smollm2: Path) -> None:
     with Model(smollm2) as model:
@@ -145,7 +178,7 @@ def row(width: int, *, exact: bool = True, difference: float = 0.0) -> WidthAudi
     return WidthAudit(context=1, width=width, positions=1, exact=exact, max_difference=difference, flips=0, cost_s=0.1)
 
 
-def verdict(*rows: WidthAudit, flash_attn: bool = True) -> Audit:
+def verdict(*rows: WidthAudit, flash_attn: bool = True, exact_kernels: bool = False) -> Audit:
     return Audit(
         model="m",
         library="l",
@@ -153,6 +186,7 @@ def verdict(*rows: WidthAudit, flash_attn: bool = True) -> Audit:
         n_threads=1,
         n_ubatch=512,
         use_extra_bufts=True,
+        exact_kernels=exact_kernels,
         smallest_margin=0.5,
         rows=rows,
     )
@@ -170,6 +204,8 @@ def test_a_divergence_within_twice_the_difference_is_a_near_tie() -> None:
     assert not found.explains(-0.1)
     assert verdict(row(1), row(2)).explains(0.0)
     assert "rounded differently" in verdict(row(1), row(2, exact=False)).recommendation
+    assert "--exact" in verdict(row(1), row(2, exact=False)).recommendation
+    assert "--exact" not in verdict(row(1), row(2, exact=False), exact_kernels=True).recommendation
     assert "turn flash attention on" in verdict(row(1), row(2, exact=False), flash_attn=False).recommendation
 
 
@@ -203,6 +239,40 @@ def test_exact_is_refused_with_the_reason(zoo: Callable[[str], Path], monkeypatc
         specframe.load(zoo("llama"), numerics="exact", n_ctx=256, threads=1)
     with pytest.raises(ConfigError, match="'auto', 'exact' or 'fast', not 'nice'"):
         specframe.load(zoo("llama"), numerics="nice")  # type: ignore[arg-type]
+
+
+def test_plain_decoding_is_exact_where_no_draft_would_be(
+    zoo: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditor, "audit", lambda _model, **_: verdict(row(1), row(2, exact=False, difference=0.25)))
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, "reuse_prefix": False}
+    with specframe.load(zoo("llama"), strategy="none", numerics="exact", n_ctx=256, threads=1) as llm:
+        plain = llm.generate("abc", **options)
+        tape = (*llm.tokenize("abc", add_special=True), *plain.tokens)
+        drafted = llm.generate("abc", strategy=Noisy, options={"tape": tape}, draft_length=4, **options)
+    assert drafted.tokens == plain.tokens
+    assert (drafted.stats.verified, drafted.stats.steps) == (0, plain.stats.steps)
+    monkeypatch.setattr(auditor, "audit", lambda _model, **_: verdict(row(1, exact=False, difference=0.25)))
+    with pytest.raises(ConfigError, match="numerics='exact' cannot be had"):
+        specframe.load(zoo("llama"), strategy="none", numerics="exact", n_ctx=256, threads=2)
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16"])
+def test_drafts_change_no_text_of_floating_point_weights_when_numerics_are_exact(
+    kind: str, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = quantized(zoo("llama"), tmp_path / f"{kind}.gguf", kind=kind)
+    sampled: dict[str, Any] = {"max_tokens": 200, "temperature": 1.5, "seed": 1, "ignore_eos": True}
+    with specframe.load(path, strategy="none", numerics="exact", n_ctx=512, threads=1) as llm:
+        plain = llm.generate("abc", reuse_prefix=False, **sampled)
+        noisy = {"tape": (*llm.tokenize("abc", add_special=True), *plain.tokens), "accuracy": 0.9}
+        drafted = llm.generate(
+            "abc", strategy=Noisy, options=noisy, draft_length=40, reuse_prefix=False, logprobs=2, **sampled
+        )
+        alone = llm.generate("abc", reuse_prefix=False, logprobs=2, **sampled)
+    assert drafted.tokens == plain.tokens
+    assert drafted.logprobs == alone.logprobs  # to the last bit
+    assert drafted.stats.accepted > 100
 
 
 def test_exact_keeps_verifications_to_what_was_audited(

@@ -83,6 +83,7 @@ def audited(max_difference: float = 0.25) -> Audit:
         n_threads=1,
         n_ubatch=512,
         use_extra_bufts=True,
+        exact_kernels=False,
         smallest_margin=0.1,
         rows=tuple(rows),
     )

@@ -44,7 +44,7 @@ _COMMON = range(2, 17)
 #: The narrowest verification of a draft.
 _USEFUL = 2
 #: Counts up when the kernels are chosen in another way: what was found before says nothing any more.
-_POLICY = 2
+_POLICY = 3
 _TEXT = """The keeper counted 128 steps to the lamp, as he did every night, and wrote the number down beside the date.
 def deposit(self, amount):
     if amount <= 0:
@@ -86,6 +86,8 @@ class Audit:
     n_threads: int
     n_ubatch: int
     use_extra_bufts: bool
+    exact_kernels: bool
+    """``ContextOptions.exact``: floating-point weights too were kept to kernels that compute rows one by one."""
     smallest_margin: float
     """Smallest distance between the two largest logits of a row of plain decoding."""
     rows: tuple[WidthAudit, ...]
@@ -119,6 +121,7 @@ class Audit:
         return (
             f"{self.n_threads} thread{'s' if self.n_threads > 1 else ''}, flash attention {_on(self.flash_attn)}, "
             f"repacked weights {_on(self.use_extra_bufts)}, {self.n_ubatch} tokens at a time"
+            f"{', kernels of exact numerics' if self.exact_kernels else ''}"
         )
 
     @property
@@ -134,9 +137,10 @@ class Audit:
             return f'numerics="exact" works here: verifications of up to {self.exact_width} tokens equal plain decoding'
         if not self.flash_attn:
             return "turn flash attention on: without it a row depends on what it is computed with"
+        advice = "" if self.exact_kernels else '; numerics="exact" takes other kernels, which --exact looks at'
         return (
             "a token alone and in a batch are rounded differently here; "
-            f"where two tokens are within {2 * self.max_difference:.2g}, drafting may choose the other one"
+            f"where two tokens are within {2 * self.max_difference:.2g}, drafting may choose the other one{advice}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -192,6 +196,7 @@ def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[in
         n_threads=chosen.n_threads or default_threads(),
         n_ubatch=chosen.n_ubatch,
         use_extra_bufts=model.use_extra_bufts,
+        exact_kernels=chosen.exact,
         smallest_margin=min(margins),
         rows=tuple(rows),
     )
@@ -247,7 +252,7 @@ def audited(model: Model, **options: Any) -> Audit:
     return found
 
 
-def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tuple[Model, int]:
+def open_exact(open_model: Callable[..., Model], options: dict[str, Any], *, drafts: bool = True) -> tuple[Model, int]:
     """A model and the width up to which its verifications equal plain decoding, bit for bit.
 
     The kernels of repacked weights may treat four rows otherwise than one. So where the weights as they are usually
@@ -255,7 +260,8 @@ def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tup
 
     Args:
         open_model: opens it, with further keywords.
-        options: of the context.
+        options: of the context, ``exact`` among them.
+        drafts: whether there has to be room for drafts; else a width of 1 will do.
 
     Raises:
         ConfigError: there are no such settings; says why.
@@ -269,17 +275,18 @@ def open_exact(open_model: Callable[..., Model], options: dict[str, Any]) -> tup
             model.close()
             raise
 
+    least = _USEFUL if drafts else 1
     model, usual = judged(None)
     if usual.exact_width == max(row.width for row in usual.rows):
         return model, usual.exact_width
     model.close()  # one at a time: two may not fit into memory
     model, other = judged(not usual.use_extra_bufts)
-    if other.exact_width > usual.exact_width and other.exact_width >= _USEFUL:
+    if other.exact_width > usual.exact_width and other.exact_width >= least:
         return model, other.exact_width
     model.close()
-    if usual.exact_width < _USEFUL:
+    if usual.exact_width < least:
         raise ConfigError(
-            f"numerics='exact' cannot be had with these settings: {usual.recommendation}; see: specframe audit"
+            f"numerics='exact' cannot be had with these settings: {usual.recommendation}; see: specframe audit --exact"
         )
     return open_model(use_extra_bufts=None), usual.exact_width
 

@@ -83,6 +83,8 @@ class ContextOptions:
     """Threads of larger decodes; None: as ``n_threads``."""
     flash_attn: bool = attrs.field(default=True, validator=flag)
     """Without it logits depend on the width of the batch, and drafting changes the text."""
+    exact: bool = attrs.field(default=False, validator=flag)
+    """Compute each row as if it were alone also where that takes longer: with BF16 and F32 weights."""
     type_k: str = attrs.field(default="f16", validator=_cache_type)
     type_v: str = attrs.field(default="f16", validator=_cache_type)
     """Memory format of keys and values; see ``CACHE_TYPES``."""

@@ -5,14 +5,17 @@ ggml's kernels for CPUs differ with the number of rows, and round differently:
 * flash attention works row by row; from 64 rows of a sequence on in tiles; and for one row on a memory of 512 cells or
   more it splits that memory over the threads
   (``ggml_compute_forward_flash_attn_ext_f16``, ``ggml-cpu/ops.cpp``);
+* products with F32, F16 and BF16 weights are summed in another order from two rows on (``llamafile_sgemm``);
 * products with K-quants and IQ quants work in tiles from 8 rows on (``ggml-cpu/tiled``).
 
 So a token verified in a draft would not get the logits it gets alone. Reference mode (``use_ref``) keeps to rows one by
-one, at the price of a few fused operations; it is used where the width would matter, and where it is cheaper.
+one, at the price of a few fused operations; it is used where the width would matter, and where it is cheaper. Only
+models of nothing but BF16 and F32, for which it is slower in wide batches, take it there when they are told to.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -24,11 +27,12 @@ TILED_ROWS = 64
 #: Attention may split a memory that holds more tokens than this: it counts cells in steps of 256, and 512 are enough.
 #: Cells of drafts that were just dropped may still be counted, so this stays a draft's width below the step.
 SPLIT_TOKENS = 256 - TILED_ROWS
-#: Weights whose products are summed in another order for several rows than for one; they keep to ordinary mode, as the
-#: server of llama.cpp does.
+#: Weights whose products are the same in ordinary mode, whatever the number of rows.
+STEADY_WEIGHTS = frozenset({"q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
+#: Weights whose products are the same in ordinary mode for a single row only.
 FLOATING_WEIGHTS = frozenset({"f32", "f16", "bf16"})
-#: Weights that need no other mode for the sake of their products; those of the quantized ones are always the same.
-STEADY_WEIGHTS = FLOATING_WEIGHTS | {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}
+#: Those of them that reference mode is slower with from six rows on: a quarter at 16, with F32 half as much at 63.
+SLOW_IN_REFERENCE = frozenset({"f32", "bf16"})
 #: Up to this many rows ``llamafile_sgemm`` costs more than as many single rows, with weights of several of these types.
 NARROW_ROWS = 5
 #: Weights whose repacked form is multiplied otherwise from four rows on, in any mode (``ggml-cpu/repack.cpp``).
@@ -48,9 +52,10 @@ class Kernels:
         library: the native library.
         context: ``struct llama_context *``, borrowed.
         weights: types of the model's matrices.
+        exact: see ``ContextOptions.exact``.
     """
 
-    def __init__(self, library: Library, context: Any, weights: Collection[str]) -> None:
+    def __init__(self, library: Library, context: Any, weights: Collection[str], *, exact: bool) -> None:
         lib = library.lib
         scheduler = lib._ZNK13llama_context9get_schedEv(context)  # noqa: SLF001 -- the mangled name of a public member
         backends = [
@@ -59,8 +64,7 @@ class Kernels:
         ]
         self._cpus = [backend for backend in backends if lib.ggml_backend_is_cpu(backend)]
         self._set_use_ref = lib.ggml_backend_cpu_set_use_ref
-        self._steady = STEADY_WEIGHTS.issuperset(weights)
-        self._narrow_rows = NARROW_ROWS if FLOATING_WEIGHTS.isdisjoint(weights) else 1
+        self._always = _referenced(weights, exact=exact)
         self._reference: bool | None = None
 
     def choose(self, batch: Sequence[BatchEntry]) -> None:
@@ -68,15 +72,23 @@ class Kernels:
         width = max([len(entry.tokens) for entry in batch])
         if width >= TILED_ROWS:
             reference = False
-        elif self._steady:
+        else:
             # Several sequences are cut into pieces of equal length, which can leave a single row over.
             single = width == 1 or len(batch) > 1
-            rows = sum([len(entry.tokens) for entry in batch])
             late = single and max([entry.pos for entry in batch]) >= SPLIT_TOKENS
-            reference = late or 1 < rows <= self._narrow_rows
-        else:
-            reference = True
+            reference = late or sum([len(entry.tokens) for entry in batch]) in self._always
         if reference is not self._reference:
             for cpu in self._cpus:
                 self._set_use_ref(cpu, reference)
             self._reference = reference
+
+
+def _referenced(weights: Collection[str], *, exact: bool) -> range:
+    """Rows of a batch, without wide pieces in it, that reference mode is for, whatever is in memory."""
+    if not (STEADY_WEIGHTS | FLOATING_WEIGHTS).issuperset(weights):
+        return range(1, sys.maxsize)
+    if FLOATING_WEIGHTS.isdisjoint(weights):
+        return range(2, NARROW_ROWS + 1)
+    if SLOW_IN_REFERENCE.issuperset(weights) and not exact:
+        return range(0)  # as the server of llama.cpp does
+    return range(2, sys.maxsize)
