@@ -42,6 +42,8 @@ _HARDLY = 0.02
 
 #: Chance of a first token of other drafts before anything is known.
 _FIRST = 0.7
+#: The same for being offered one: who is asked mostly has something to say.
+_OFFERED = 0.95
 #: What is assumed without evidence counts like this many tokens.
 _ASSUMED = 2.0
 #: An exponent from elsewhere counts like this many passages that came to their end.
@@ -93,13 +95,13 @@ class Counts:
         growth = sum(n * longer for n, longer in zip(self.tried, _LONGER, strict=True))
         return (ends + weight) / (growth + weight / prior)
 
-    def chances(self, n: int) -> list[float]:
+    def chances(self, n: int, chance: float = _FIRST) -> list[float]:
         """``[i]``: that a token in range i is right when all before it are, for the first ``n`` ranges.
 
-        Of drafts that were not copied: each range leans on the one before it.
+        Of drafts that were not copied: each range leans on the one before it, the first one on ``chance``.
         """
         weight = _ASSUMED * self._unit
-        chance, chances = _FIRST, []
+        chances = []
         for tried, right in zip(self.tried[:n], self.right[:n], strict=True):
             chance = (right + weight * chance) / (tried + weight)
             chances.append(chance)
@@ -149,7 +151,7 @@ class Experience:
     def offering(self, n: int) -> Survival:
         """Chances that it proposes so many tokens when asked for ``n``; shorter where there is hardly a chance left."""
         n = min(n, LONGEST)
-        offering = Survival.of(self.offers.chances(_RANGES[n - 1] + 1), 0, n)
+        offering = Survival.of(self.offers.chances(_RANGES[n - 1] + 1, _OFFERED), 0, n)
         n = max(1, int(np.searchsorted(-offering.all_right, -_HARDLY)))
         return Survival(offering.all_right[:n], offering.gained[:n])
 

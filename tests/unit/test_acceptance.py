@@ -1,4 +1,4 @@
-"""What is learnt of the chances of copied drafts."""
+"""What is learnt of the chances of drafts."""
 
 from __future__ import annotations
 
@@ -46,3 +46,11 @@ def test_what_has_agreed_for_longer_goes_on_more_probably() -> None:
     assert chances == sorted(set(chances))
     assert 0.3 < chances[0] < 0.6
     assert chances[-1] > 0.95
+
+
+def test_who_is_asked_is_taken_to_have_something_to_say_until_nothing_comes() -> None:
+    strategy = Experience()
+    assert strategy.offering(3).all_right[0] > 0.9
+    for _ in range(4):
+        strategy.offered(3, 0)
+    assert strategy.offering(3).all_right[0] < 0.5
