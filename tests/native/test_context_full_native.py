@@ -40,7 +40,13 @@ def test_drafting_changes_nothing(zoo: Zoo, name: str, n_seq: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("qwen35", {}), ("qwen35", {"n_rs_seq": 4}), ("gemma4", {"swa_full": False})]
+    ("name", "options"),
+    [
+        ("qwen35", {}),
+        ("qwen35", {"n_rs_seq": 4}),
+        ("gemma4", {"swa_full": False}),
+        ("llama", {"type_k": "bf16"}),
+    ],
 )
 def test_memory_that_cannot_shift_refuses(zoo: Zoo, name: str, options: dict[str, Any]) -> None:
     with target(zoo(name), n_ctx=64, **options) as opened, Engine(opened, scheduler=Unlimited) as engine:

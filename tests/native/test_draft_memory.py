@@ -175,10 +175,20 @@ def test_a_shifted_context_is_followed(zoo: Zoo, case: Case, n_keep: int) -> Non
     assert any(later < earlier for earlier, later in pairwise(ends)), "drafts go on behind a shift"
 
 
-@pytest.mark.parametrize("options", [{"n_ctx": 40}, {}], ids=["short", "mrope"])
-def test_a_draft_that_cannot_follow_a_shift_is_left_out(zoo: Zoo, tmp_path: Path, options: dict[str, Any]) -> None:
-    """Its memory holds less than was dropped, or positions of several axes, which cannot be moved."""
-    sections = () if options else (16, 0, 0, 0)
+@pytest.mark.parametrize(
+    ("options", "sections"),
+    [
+        ({"n_ctx": 40}, ()),
+        ({}, (16, 0, 0, 0)),
+        ({"type_k": "bf16"}, ()),
+        ({"type_k": "q8_0", "type_v": "q8_0"}, ()),
+    ],
+    ids=["short", "mrope", "bf16", "q8_0"],
+)
+def test_a_draft_that_cannot_follow_a_shift_is_left_out(
+    zoo: Zoo, tmp_path: Path, options: dict[str, Any], sections: tuple[int, ...]
+) -> None:
+    """Its memory holds less than was dropped, positions of several axes, or keys in a format that cannot be moved."""
     draft = dflash(tmp_path / "draft.gguf", block=Block(rope_sections=sections))
     with engine(zoo("llama"), draft, n_ctx=64) as (running, _):
         shifting: dict[str, Any] = {"context_full": "shift", "n_keep": 4}

@@ -10,11 +10,17 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from specframe.backends.llama.context_options import ContextOptions
 from specframe.backends.llama.library import Library
 from specframe.backends.llama.model import ModelFacts
 from specframe.backends.llama.status import failure
 from specframe.core.errors import BackendError, ConfigError, RollbackError
 from specframe.core.ports import BatchEntry, Rollback
+
+#: Memory formats of keys that llama.cpp can move to another position (``build_rope_shift``). With others it ends the
+#: process in the next decode: processors cannot turn bf16, and what is stored in blocks is turned back by a matrix
+#: that is there for some models only.
+MOVABLE_KEYS = frozenset({"f32", "f16"})
 
 
 class Owner(Protocol):
@@ -28,6 +34,11 @@ class Owner(Protocol):
     @property
     def handle(self) -> Any:
         """``struct llama_context *``; raises ClosedError when it is gone."""
+        ...
+
+    @property
+    def options(self) -> ContextOptions:
+        """It was made with."""
         ...
 
 
@@ -139,8 +150,10 @@ class Memory:
 
     @property
     def can_shift(self) -> bool:
-        """Whether :meth:`shift` works: attention only, with one number for a position."""
-        return self._kind is Rollback.TRUNCATE and bool(self._lib.llama_memory_can_shift(self._memory))
+        """Whether :meth:`shift` works: attention only, one number for a position, keys that can be turned in place."""
+        if self._kind is not Rollback.TRUNCATE or self._owner.options.type_k not in MOVABLE_KEYS:
+            return False
+        return bool(self._lib.llama_memory_can_shift(self._memory))
 
     def shift(self, seq: int, n_keep: int, n_drop: int) -> None:
         """Forget ``n_drop`` tokens behind the first ``n_keep`` of ``seq`` and move the rest down.
