@@ -6,6 +6,7 @@ from typing import Any
 
 from specframe.bench import side_specframe
 from specframe.bench.settings import Job
+from specframe.core.errors import ConfigError
 
 #: Tokens of the first turn's prompt, as far as the context holds them.
 SHARED = 1_300
@@ -19,6 +20,8 @@ def measure(job: Job) -> dict[str, Any]:
         llm.generate(job.warm_up, **side_specframe.request(job, max_tokens=4))
         question = llm.tokenize("\nAnd what happened then?")
         room = llm.info.n_ctx - len(question) - ANSWER - 4
+        if room < 1:
+            raise ConfigError(f"two turns of a chat do not fit into {llm.info.n_ctx} tokens of context; raise --ctx")
         said = llm.tokenize(_CHAPTER * (1 + SHARED // 50))[: min(SHARED, room)]
         options = side_specframe.request(job)
         del options["parse_special"]  # these prompts are token ids

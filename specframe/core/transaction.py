@@ -45,7 +45,7 @@ class InFlight:
 
     def entry(self) -> BatchEntry:
         """This sequence's part of the target batch."""
-        tokens = [*self.tokens, *self.draft] if self.draft else self.tokens
+        tokens = (*self.tokens, *self.draft)  # strategies see it: nothing they could change
         return BatchEntry(self.slot.seq, self.slot.n_past, tokens, self.n_outputs)
 
 

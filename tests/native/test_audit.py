@@ -224,13 +224,14 @@ def test_a_verdict_is_kept_for_these_settings_and_no_others(
     assert len(asked) == 1
     audited(model, n_threads=2)
     assert len(asked) == 2
-    for path in (cache / "audits").iterdir():
-        path.write_text("{}")
-    audited(model, n_threads=1)
-    assert len(asked) == 3
+    for i, damaged in enumerate(["{}", "[]", "7", "null", '{"rows": []}', "{"]):
+        for path in (cache / "audits").iterdir():
+            path.write_text(damaged)
+        audited(model, n_threads=1)
+        assert len(asked) == 3 + i
     monkeypatch.setenv("SPECFRAME_CACHE", str(next((cache / "audits").iterdir())))
     assert audited(model, n_threads=1).exact_width == 2  # a cache that cannot be written costs time only
-    assert len(asked) == 4
+    assert len(asked) == 9
 
 
 def test_exact_is_refused_with_the_reason(zoo: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

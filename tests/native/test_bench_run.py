@@ -12,7 +12,7 @@ import attrs
 import pytest
 from typer.testing import CliRunner
 
-from specframe.bench import margins, models, orchestration, program, side_specframe
+from specframe.bench import margins, models, orchestration, program, side_specframe, turns
 from specframe.bench.settings import Job, Settings
 from specframe.bench.sides import PLAIN, Side
 from specframe.bench.worker import run_process
@@ -256,6 +256,13 @@ def test_steps_are_split_into_native_and_python_time(zoo: Callable[[str], Path])
             assert cost.native_us > 0
             assert cost.n_steps > 5
             assert len(cost.profile) == 3
+
+
+def test_a_context_without_room_for_two_turns_is_refused(zoo: Callable[[str], Path]) -> None:
+    asked = job(zoo("llama"), "turns")
+    small = attrs.evolve(asked, settings=attrs.evolve(asked.settings, n_ctx=32))
+    with pytest.raises(ConfigError, match="do not fit into 32 tokens of context; raise --ctx"):
+        turns.measure(small)
 
 
 def test_a_missing_package_is_known_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from specframe.backends.llama.threads import default_threads
 from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
 from specframe.core.ports import BatchEntry, Logits, Rollback
+from specframe.files import write_whole
 
 log = logging.getLogger("specframe.llama.audit")
 
@@ -155,7 +156,9 @@ class Audit:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Audit:
-        """Read :meth:`to_dict` back."""
+        """Read :meth:`to_dict` back. Raises ConfigError, KeyError or TypeError when it is something else."""
+        if not isinstance(raw, dict) or not raw["rows"]:
+            raise ConfigError("this is no audit")
         names = {field.name for field in attrs.fields(cls)}
         kept = {name: value for name, value in raw.items() if name in names}
         return cls(**{**kept, "rows": tuple(WidthAudit(**row) for row in raw["rows"])})
@@ -246,7 +249,7 @@ def audited(model: Model, **options: Any) -> Audit:
     found = audit(model, **options)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found.to_dict(), indent=2), encoding="utf-8")
+        write_whole(path, [json.dumps(found.to_dict(), indent=2).encode()])
     except OSError as error:
         log.warning("the audit of %s cannot be kept in %s: %s", model.path.name, path.parent, error)
     return found
