@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -23,8 +23,9 @@ class Divergence:
     """Index of the first different token; of the first different character for a side that does not tell tokens."""
     unit: str
     margin: float | None = None
-    """Log probability of the best token there minus that of the second best, in plain decoding. Near 0 it is a near
-    tie, which other rounding decides otherwise; a large one is a fault. None: unknown.
+    """Log probability of the best token there minus that of the other side's, in plain decoding; at least that, when
+    it is none of the most probable ones. Near 0 it is a near tie, which other rounding decides otherwise; a large one
+    is a fault. None: unknown.
     """
 
     def __str__(self) -> str:
@@ -199,13 +200,16 @@ class Comparison:
         return max((row for row in own if len(row.runs) == most), key=lambda row: row.speed.median, default=None)
 
 
-def gather(cases: Sequence[Case], margins: Callable[[str], Sequence[float]]) -> Comparison:
+#: For each token of a text: the most probable ones there, best first, and how far they were from the best.
+Margins: TypeAlias = Sequence[Sequence[tuple[int, float]]]
+
+
+def gather(cases: Sequence[Case], margins: Callable[[str], Margins]) -> Comparison:
     """Rows out of cases.
 
     Args:
         cases: of a run.
-        margins: how clear each token of the plain run on a text was. Asked only for texts on which a side of ours
-            parts from it.
+        margins: of the plain run on a text. Asked only for texts on which a side of ours parts from it.
     """
     runs: dict[tuple[str, str], dict[int, Measurement]] = {}
     errors: dict[tuple[str, str], list[str]] = {}
@@ -229,7 +233,7 @@ def gather(cases: Sequence[Case], margins: Callable[[str], Sequence[float]]) -> 
     return Comparison(tuple(rows), tuple(sorted(failures)))
 
 
-def _parts_at(row: Row, margins: Callable[[str], Sequence[float]]) -> Divergence | None:
+def _parts_at(row: Row, margins: Callable[[str], Margins]) -> Divergence | None:
     if not row.plain:
         return None
     plain = row.plain[min(row.plain)]
@@ -240,4 +244,6 @@ def _parts_at(row: Row, margins: Callable[[str], Sequence[float]]) -> Divergence
     if at is None:
         return None
     clear = margins(row.workload)
-    return Divergence(at, "token", clear[at] if at < len(clear) else None)
+    if at >= min(len(clear), len(row.first.tokens)):
+        return Divergence(at, "token")
+    return Divergence(at, "token", dict(clear[at]).get(row.first.tokens[at], clear[at][-1][1]))

@@ -1,14 +1,17 @@
-"""How clear each token of a plain run was: the gap between the two most probable tokens."""
+"""How clear each token of a plain run was: how far others were from being chosen."""
 
 from __future__ import annotations
 
 from specframe.bench import side_specframe
 from specframe.bench.settings import Job
 
+#: Most probable tokens of each place that are told; all others were further away than the last of them.
+_MOST = 20
 
-def measure(job: Job) -> list[float]:
-    """For each token of the plain run, the log probability of the best token minus that of the second best."""
+
+def measure(job: Job) -> list[list[tuple[int, float]]]:
+    """For each token of the plain run: the most probable ones there, and the best log probability minus theirs."""
     with side_specframe.load(job) as llm:
         llm.generate(job.warm_up, **side_specframe.request(job, max_tokens=job.settings.warm_up_tokens))
-        run = llm.generate(job.prompt, **side_specframe.request(job, logprobs=2))
-    return [entry.top[0][1] - entry.top[1][1] for entry in run.logprobs]
+        run = llm.generate(job.prompt, **side_specframe.request(job, logprobs=min(_MOST, llm.info.n_vocab)))
+    return [[(token, entry.top[0][1] - logprob) for token, logprob in entry.top] for entry in run.logprobs]

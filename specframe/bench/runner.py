@@ -101,7 +101,7 @@ class Runner:
             raise WorkerError("there is no text of plain decoding that it could be held to")
         return str(self._store[key]["text"])
 
-    def margins(self, workload: str) -> Sequence[float]:
+    def margins(self, workload: str) -> Sequence[Sequence[tuple[int, float]]]:
         """How clear each token of the plain run on this text was; see ``margins``."""
         job = Job(
             settings=self._plan.settings,
@@ -111,7 +111,7 @@ class Runner:
             task="margins",
         )
         try:
-            found: list[float] = self.answer(f"margins|{workload}", job)
+            found: list[list[tuple[int, float]]] = self.answer(f"margins-by-token|{workload}", job)
         except WorkerError as error:
             log.warning("how clear the plain run on %s was is unknown: %s", workload, error)
             return ()

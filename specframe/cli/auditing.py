@@ -100,9 +100,11 @@ def _print(found: Audit) -> None:
 
 
 def _print_sweep(settings: list[Audit], *, as_json: bool) -> None:
-    fastest = min(settings, key=lambda found: found.verification_cost_s)
+    from specframe.backends.llama.audit import recommended  # noqa: PLC0415 -- loads the native library
+
+    best = recommended(settings)
     if as_json:
-        print_json({"settings": [found.to_dict() for found in settings], "fastest": fastest.settings})
+        print_json({"settings": [found.to_dict() for found in settings], "recommended": best.settings})
         return
     widths = [str(row.width) for row in settings[0].rows]
     print_table(
@@ -113,4 +115,5 @@ def _print_sweep(settings: list[Audit], *, as_json: bool) -> None:
         ],
         title=f"{settings[0].model} on {settings[0].library}",
     )
-    print(f"fastest at widths 2 to 16: {fastest.settings}")
+    usual = "the usual ones: " if best is settings[0] else ""
+    print(f"recommended for widths 2 to 16: {usual}{best.settings}")

@@ -377,6 +377,21 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
     assert verdict(row(1)).verification_cost_s == float("inf")
 
 
+@pytest.mark.parametrize(
+    ("others", "recommended"),
+    [
+        ([(0.99, True)], 0),  # within what timings scatter
+        ([(0.99, True), (0.8, True), (0.9, True)], 2),
+        ([(0.5, False), (0.8, True)], 2),  # faster, but drafts would change the text
+    ],
+)
+def test_other_settings_are_recommended_when_they_are_clearly_faster_and_as_exact(
+    others: Sequence[tuple[float, bool]], recommended: int
+) -> None:
+    found = [verdict(row(1), attrs.evolve(row(4, exact=exact), cost_s=cost)) for cost, exact in [(1.0, True), *others]]
+    assert auditor.recommended(found) is found[recommended]
+
+
 @pytest.mark.sweep
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])

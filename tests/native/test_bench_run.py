@@ -157,7 +157,8 @@ def test_margins_belong_to_the_tokens_of_the_plain_run(zoo: Callable[[str], Path
     found = margins.measure(job(zoo("llama"), "margins"))
     tokens = side_specframe.measure(job(zoo("llama"), "generate"))["tokens"]
     assert len(found) == len(tokens) == 8
-    assert min(found) > 0
+    assert [entry[0] for entry in found] == [(token, 0.0) for token in tokens]
+    assert all(0 < entry[1][1] <= entry[-1][1] for entry in found)
 
 
 def test_chats_are_rendered_with_the_model_s_template(zoo: Callable[[str], Path]) -> None:

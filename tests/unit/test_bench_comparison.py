@@ -1,22 +1,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import attrs
 import pytest
 
-from specframe.bench.comparison import Comparison, Divergence, divergence, gather
+from specframe.bench.comparison import Comparison, Divergence, Margins, divergence, gather
 from specframe.bench.runner import Case
 from tests.support.bench import case, failed, measured
 
 
-def no_margins(_: str) -> Sequence[float]:
+def no_margins(_: str) -> Margins:
     raise AssertionError("nothing parts from plain decoding here")
 
 
 def rows_of(*cases: Case) -> Comparison:
-    return gather(cases, lambda _: [0.5, 0.25, 0.125])
+    return gather(cases, lambda _: [[(1, 0.0), (7, 0.5)], [(2, 0.0), (7, 0.1), (9, 0.25)], [(3, 0.0), (7, 0.125)]])
 
 
 @pytest.mark.parametrize(
@@ -59,6 +58,16 @@ def test_where_tokens_part_the_margin_of_plain_decoding_is_told() -> None:
     found = rows_of(case("plain"), case("ngram-k", tokens=(1, 9, 3)))
     assert found.rows[1].parts_at == Divergence(1, "token", 0.25)
     assert str(found.rows[1].parts_at) == "token 1 (margin 0.25)"
+
+
+def test_a_token_that_was_far_from_chosen_is_no_near_tie_where_two_others_were() -> None:
+    # Token 7 was nearly as probable as the right one, but it is not what was emitted.
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 5, 3))).rows[1].parts_at == Divergence(1, "token", 0.25)
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 7, 3))).rows[1].parts_at == Divergence(1, "token", 0.1)
+
+
+def test_where_an_output_ends_early_the_margin_is_unknown() -> None:
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1,))).rows[1].parts_at == Divergence(1, "token", None)
 
 
 def test_a_longer_output_parts_where_plain_decoding_ends() -> None:

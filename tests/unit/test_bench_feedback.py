@@ -93,7 +93,7 @@ def filled(
     cases = [made.case("plain", 100), made.case("plain", 80, 1), made.case(label, 200, **changes)]
     side = Side.parse(label, draft)
     results = Results(
-        settings=made.SETTINGS, repeat=2, comparison=gather(cases, lambda _: [0.125] * 9), load_before=0.0
+        settings=made.SETTINGS, repeat=2, comparison=gather(cases, lambda _: [[(9, 0.125)]] * 9), load_before=0.0
     )
     members = side.members(draft, None)
     return feedback.form(

@@ -49,7 +49,7 @@ def turn(side: str, ratio: float | None) -> TurnCost:
 
 
 def compared(*cases: Any, margin: float = 0.25) -> Comparison:
-    return gather(cases, lambda _: [margin] * 9)
+    return gather(cases, lambda _: [[(9, margin)]] * 9)
 
 
 def found(**parts: Any) -> Results:

@@ -186,7 +186,8 @@ def test_screening_is_by_text() -> None:
 
 
 def test_margins_that_cannot_be_had_are_unknown() -> None:
-    assert Runner(plan(), Store(None, {}), run=Worker()).margins("prose") == [0.25] * 7
+    known = Runner(plan(), Store(None, {}), run=Worker()).margins("prose")
+    assert [[tuple(pair) for pair in place] for place in known] == [[(9, 0.25)]] * 7
     assert Runner(plan(), Store(None, {}), run=Worker(fails_at=0)).margins("prose") == ()
 
 

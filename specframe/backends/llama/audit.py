@@ -44,6 +44,8 @@ _POSITIONS = 24
 _COMMON = range(2, 17)
 #: The narrowest verification of a draft.
 _USEFUL = 2
+#: Share of the time of the usual settings that others have to keep below: timings are no better than that.
+_CLEARLY = 0.95
 #: Counts up when the kernels are chosen in another way: what was found before says nothing any more.
 _POLICY = 3
 _TEXT = """The keeper counted 128 steps to the lamp, as he did every night, and wrote the number down beside the date.
@@ -112,7 +114,8 @@ class Audit:
         """Whether rounding can make a verification choose another token where plain decoding has this margin.
 
         Args:
-            margin: distance between the two largest logits of the row. Both can be off by ``max_difference``.
+            margin: distance between the largest logit of the row and that of the chosen token. Both can be off by
+                ``max_difference``.
         """
         return 0 <= margin <= 2 * self.max_difference
 
@@ -232,6 +235,14 @@ def sweep(open_model: Callable[..., Model], *, rounds: int = 3, **options: Any) 
                     found = audit(model, **{"n_threads": cores, **options, **change})
                     best[i] = found if i not in best else _faster(best[i], found)
     return [best[i] for i in sorted(best)]
+
+
+def recommended(settings: Sequence[Audit]) -> Audit:
+    """What to use of a sweep: the usual settings, unless others that are exact as far as them are clearly faster."""
+    usual = settings[0]
+    exact = [found for found in settings if found.exact_width >= usual.exact_width]
+    fastest = min(exact, key=lambda found: found.verification_cost_s)
+    return fastest if fastest.verification_cost_s < _CLEARLY * usual.verification_cost_s else usual
 
 
 def _faster(one: Audit, other: Audit) -> Audit:
