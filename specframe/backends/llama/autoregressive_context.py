@@ -32,7 +32,13 @@ class DraftEntry:
 
 
 def autoregressive_options(
-    target: Context, asked: DraftSettings, *, n_joined: int = 1, max_ubatch: int | None = None, swa_full: bool = True
+    target: Context,
+    asked: DraftSettings,
+    *,
+    n_joined: int = 1,
+    max_ubatch: int | None = None,
+    swa_full: bool = True,
+    flash_attn: bool | None = None,
 ) -> ContextOptions:
     """Options of such a context, with room for an entry of every sequence: of two tokens, or ``n_joined`` if more."""
     n_ubatch = target.n_ubatch if max_ubatch is None else min(target.n_ubatch, max_ubatch)
@@ -43,6 +49,7 @@ def autoregressive_options(
         n_ubatch=max(n_ubatch, 2),
         n_outputs_max=n_joined * target.n_seq,
         swa_full=swa_full,
+        flash_attn=flash_attn,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from specframe.backends.llama.autoregressive_context import AutoregressiveContext, autoregressive_options
 from specframe.backends.llama.draft_batch import DraftBatch
-from specframe.backends.llama.draft_context import DraftSettings
+from specframe.backends.llama.draft_context import DraftSettings, needs_flash_attn
 from specframe.backends.llama.draft_kinds import target_layers
 from specframe.backends.llama.model import Model
 from specframe.core.errors import ConfigError
@@ -67,7 +67,9 @@ class Eagle3Context(AutoregressiveContext):
             )
         self.n_features = len(self.layers) * width
         asked = DraftSettings(**settings)
-        options = autoregressive_options(target, asked, n_joined=n_joined, max_ubatch=MAX_UBATCH)
+        options = autoregressive_options(
+            target, asked, n_joined=n_joined, max_ubatch=MAX_UBATCH, flash_attn=needs_flash_attn(target, asked)
+        )
         super().__init__(model, target, options, n_outputs_max_per_seq=n_joined)
         with self._opening():
             self._features = DraftBatch(

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from specframe.backends.llama.autoregressive_context import AutoregressiveContext, DraftEntry, autoregressive_options
-from specframe.backends.llama.draft_context import DraftSettings
+from specframe.backends.llama.draft_context import DraftSettings, needs_flash_attn
 from specframe.backends.llama.draft_kinds import ASSISTANT
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.mtp_files import CHAINED
@@ -43,7 +43,12 @@ class NextnContext(AutoregressiveContext):
         _check_model(model, target.model)
         assists = model.gguf.arch == ASSISTANT
         asked = DraftSettings(**settings)
-        options = autoregressive_options(target, asked, swa_full=not assists or target.options.swa_full)
+        options = autoregressive_options(
+            target,
+            asked,
+            swa_full=not assists or target.options.swa_full,
+            flash_attn=None if assists else needs_flash_attn(target, asked),
+        )
         with _kept_memory(target) if assists else contextlib.nullcontext():
             super().__init__(model, target, options, ctx_type=model.library.lib.LLAMA_CONTEXT_TYPE_MTP)
         with self._opening():
