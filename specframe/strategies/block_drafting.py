@@ -114,13 +114,15 @@ class BlockDrafter(ModelBacked):
             self._take_over(late)
 
     def _take_over(self, seqs: Sequence[int]) -> None:
-        """Let the draft model have the features that wait."""
+        """Let the draft model have the features that wait, and nothing behind them."""
         context, entries = self._context, []
         for seq in seqs:
             held = self._held[seq]
+            if not held.usable:
+                continue
             n = min(len(held.tokens), context.n_ctx)
-            if held.usable and held.injected < n:
-                context.truncate(seq, held.injected)
+            context.truncate(seq, min(held.injected, n))
+            if held.injected < n:
                 rows = held.waiting[: n - held.injected]
                 entries.append(self._native.FeatureEntry(seq, held.injected, rows))
         if entries:
@@ -137,12 +139,8 @@ class BlockDrafter(ModelBacked):
         found: dict[int, Sequence[int]] = {}
         if ready:
             self._take_over([request.seq for request in ready])
-            entries = []
-            for request in ready:
-                pos = len(request.history) - 1
-                self._context.truncate(request.seq, pos)
-                entries.append(self._native.BlockEntry(request.seq, pos, request.history[-1]))
-            self._context.draft(entries)
+            entry = self._native.BlockEntry
+            self._context.draft([entry(each.seq, len(each.history) - 1, each.history[-1]) for each in ready])
             found = {request.seq: tokens for request, tokens in zip(ready, self._read(), strict=True)}
         return [self._cut(found.get(request.seq, ()), request.budget) for request in requests]
 
@@ -174,7 +172,6 @@ class BlockDrafter(ModelBacked):
         self._take_over([seq])
         if held.injected < n_keep + n_drop:
             return False
-        self._context.truncate(seq, held.injected)
         memory.shift(seq, n_keep, n_drop)
         held.drop(n_keep, n_drop)
         held.keep(min(len(held.tokens), len(history) - 1))

@@ -40,7 +40,6 @@ class DraftBatch:
         self._n_axes = 1 if has_tokens else n_axes  # with tokens, llama.cpp spreads their positions itself
         self._positions: npt.NDArray[np.int32] = np.zeros(capacity * self._n_axes, np.int32)
         self._ones: npt.NDArray[np.int32] = np.ones(capacity, np.int32)
-        self._counting: npt.NDArray[np.int32] = np.arange(capacity, dtype=np.int32)
         self._seq_ids: npt.NDArray[np.int32] = np.arange(n_seq, dtype=np.int32)
         first = self._seq_ids.ctypes.data
         self._pointers = [first + seq * self._seq_ids.itemsize for seq in range(n_seq)]
@@ -68,7 +67,7 @@ class DraftBatch:
     def add(self, seq: int, pos: int, n: int) -> slice:
         """Take in ``n`` tokens of ``seq`` from position ``pos`` on, without outputs; returns their place."""
         place = slice(self.n, self.n + n)
-        np.add(self._counting[:n], pos, out=self._positions[place])
+        self._positions[place] = np.arange(pos, pos + n)
         self._seq_pointers[place] = self._pointers[seq]
         self.outputs[place] = 0
         self._seqs.add(seq)
