@@ -22,6 +22,9 @@ from specframe.core.strategy import AnyStrategyClass
 from specframe.llm.choosing import Choice, StrategyChooser
 from specframe.plugin_info import what_it_says
 
+#: Needs, as users read them.
+_ROWS = {"hidden": "hidden states", "layer_inputs": "inputs of layers"}
+
 
 @attrs.frozen
 class Check:
@@ -158,14 +161,14 @@ def _template_check(file: GgufFile) -> Check:
 
 
 def _draft_checks(target: GgufFile, path: Path, wanted: Sequence[AnyStrategyClass]) -> Iterator[Check]:
-    if not any(cls.uses_draft_file for cls in wanted):
-        names = ", ".join(cls.name for cls in wanted) or "none"
-        yield Check("draft", False, f"no strategy asked for uses a draft file ({names})")
-        return
     try:
         draft = inspect(path)
     except ConfigError as error:
         yield Check("draft", False, str(error))
+        return
+    if not any(cls.uses_draft_file for cls in wanted):
+        names = ", ".join(cls.name for cls in wanted) or "none"
+        yield Check("draft", False, f"no strategy asked for uses a draft file ({names})")
         return
     yield Check("draft", True, f"{draft.arch}, {draft.size_bytes / 1e6:.0f} MB, {len(draft.tensors)} tensors")
     difference = vocabulary_difference(target, draft)
@@ -176,14 +179,16 @@ def _strategy_check(file: GgufFile, cls: AnyStrategyClass, draft: Path | None, *
     lacking = cls.needs & ~provides(file.arch)
     subject = f"strategy {cls.name}"
     if lacking:
-        names = ", ".join(lacking.names)
-        return Check(subject, False, f"needs {names} of the target, which {file.arch} does not provide", decides)
+        names = " and ".join(_ROWS[name] for name in lacking.names)
+        detail = f"needs {names} of the target, which llama.cpp does not hand out for {file.arch} models"
+        return Check(subject, False, detail, decides)
     if draft is not None and not cls.uses_draft_file:
-        return Check(subject, not decides, "uses no draft file, but one was given", decides)
+        detail = "uses no draft file, but one was given" if decides else "without the draft file, which it does not use"
+        return Check(subject, not decides, detail, decides)
     try:
         cls.check_files(file.path, draft)
     except Exception as error:  # noqa: BLE001 -- foreign code: what it raises is an answer, too
-        return Check(subject, False, what_it_says(error), decides)
+        return Check(subject, False, what_it_says(error).removeprefix(f"strategy {cls.name!r} "), decides)
     return Check(
         subject, True, "needs nothing but tokens" if not cls.needs else "the target provides what it needs", decides
     )

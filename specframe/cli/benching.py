@@ -217,8 +217,8 @@ def register(app: typer.Typer) -> None:
     command(app, "report")(report)
 
 
-def _axis(flag: str, key: str) -> Any:
-    return typer.Option(flag, metavar="VALUES", help=f"Grid over {key}: 6,8,10 or 1..8.", rich_help_panel="Grid")
+def _axis(flag: str, key: str, example: str = "6,8,10 or 1..8") -> Any:
+    return typer.Option(flag, metavar="VALUES", help=f"Grid over {key}: {example}.", rich_help_panel="Grid")
 
 
 def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a default
@@ -231,7 +231,7 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
     ngram_n: Annotated[str | None, _axis("--ngram-n", "n")] = None,
     ngram_m: Annotated[str | None, _axis("--ngram-m", "m")] = None,
     n_max: Annotated[str | None, _axis("--n-max", "n_max")] = None,
-    p_min: Annotated[str | None, _axis("--p-min", "p_min")] = None,
+    p_min: Annotated[str | None, _axis("--p-min", "p_min", "0,0.3,0.7")] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", metavar="KEY=VALUES", help="Grid over any option; repeat.", rich_help_panel="Grid"),

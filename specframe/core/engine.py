@@ -237,7 +237,7 @@ class Engine:
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         if not prompt:
-            msg = "the prompt has no tokens; give at least one (a BOS token will do)"
+            msg = "the prompt is empty: it has no tokens; give a text, or at least one token (BOS will do)"
             raise ConfigError(msg)
         if min(prompt) < 0 or max(prompt) >= self._info.n_vocab:
             at = next(i for i, t in enumerate(prompt) if not 0 <= t < self._info.n_vocab)

@@ -183,5 +183,5 @@ class Request:
 
     def __attrs_post_init__(self) -> None:
         if self.context_full == "shift" and self.max_tokens is None:
-            msg = "context_full='shift' never runs out of room: say when to end with max_tokens"
+            msg = "context_full='shift' never runs out of room: say when to end with max_tokens (--max-tokens)"
             raise ConfigError(msg)

@@ -106,6 +106,8 @@ class Session:
         mine, theirs = json.loads(json.dumps(dict(self.identity))), json.loads(json.dumps(dict(identity)))
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
+                if key == "model":  # a hash, which tells nobody anything
+                    raise ConfigError("this session was made with another model; name another session file")
                 msg = f"this session was made with {key} {mine.get(key)!r}, but here it is {theirs.get(key)!r}"
                 raise ConfigError(msg)
 

@@ -34,7 +34,7 @@ from tests.support.lossless import (
 
 def test_empty_prompt_is_refused_before_anything_is_decoded() -> None:
     target = ScriptedTarget()
-    with Engine(target) as engine, pytest.raises(ConfigError, match="no tokens"):
+    with Engine(target) as engine, pytest.raises(ConfigError, match="prompt is empty"):
         engine.submit(ask(prompt=()))
     assert target.count("decode") == 0
 

@@ -42,7 +42,9 @@ def check_draft(target: GgufFile, draft: GgufFile | None, kind: str) -> None:
             f"{kind!r} reads; use another strategy"
         )
     if draft is None:
-        raise ConfigError(f"strategy {kind!r} drafts with a file made for {target.path.name}; name it with draft=")
+        raise ConfigError(
+            f"strategy {kind!r} drafts with a file made for {target.path.name}; name it with draft= (--draft FILE)"
+        )
     validate_loadable(draft)
     check_kind(draft, kind)
     _check_layers(target, draft)

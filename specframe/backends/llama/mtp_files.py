@@ -35,7 +35,7 @@ def check_mtp(target: GgufFile, draft: GgufFile | None) -> None:
         if not n_heads(target):
             raise ConfigError(
                 f"{target.path} has no NextN layers ({target.arch}.nextn_predict_layers); name a file that has them "
-                "with draft=, or use another strategy"
+                "with draft= (--draft FILE), or use another strategy"
             )
         _check_heads(target)
         return
@@ -100,7 +100,7 @@ def _check_heads(file: GgufFile) -> None:
         if missing:
             raise ConfigError(
                 f"{file.path} declares {heads} NextN layer(s), but the tensor {missing[0]} is not there; the layers "
-                "were left out when it was converted: name a file that has them with draft="
+                "were left out when it was converted: name a file that has them with draft= (--draft FILE)"
             )
 
 

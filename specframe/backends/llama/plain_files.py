@@ -26,7 +26,7 @@ def check_plain(target: GgufFile, draft: GgufFile | None) -> None:
     if draft is None:
         raise ConfigError(
             f"strategy 'draft-model' drafts with a smaller model of the vocabulary of {target.path.name}; "
-            "name it with draft="
+            "name it with draft= (--draft FILE)"
         )
     has_trunk = any(name.startswith("blk.0.") for name in draft.tensors)
     if draft_kind(draft) not in {None, "mtp"} or (draft_kind(draft) == "mtp" and not has_trunk):
