@@ -18,7 +18,6 @@ import pytest
 from typing_extensions import override
 
 import specframe
-from specframe.backends.llama import model as model_module
 from specframe.backends.llama import sampler as sampler_module
 from specframe.backends.llama.candidates import Candidates
 from specframe.backends.llama.model import Model
@@ -353,7 +352,7 @@ def test_a_strategy_that_cannot_work_is_refused_before_the_model_is_loaded(
         loads.append((args, options))
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(model_module, "Model", load)
+    monkeypatch.setattr("specframe.llm.opening.Model", load)  # where it is used, whatever ran before
     with pytest.raises(ConfigError):
         specframe.load(zoo("llama"), **choice)
     assert not loads
