@@ -120,7 +120,7 @@ def test_floating_point_weights_are_exact_when_told_to_be_and_where_that_costs_n
         ({"q8_0", "f32"}, {2, 5, 6, 63, 200}, {2, 5, 6, 63, 200}),  # its few F32 matrices must not change the text
         ({"bf16", "f32"}, set(), {2, 5, 6, 63, 200}),
     ],
-    ids=str,
+    ids=["quantized", "K-quants", "F16", "some F32", "BF16"],
 )
 def test_reference_mode_is_for_the_widths_that_need_it(weights: set[str], usual: set[int], exact: set[int]) -> None:
     for told, expected in ((False, usual), (True, exact)):
