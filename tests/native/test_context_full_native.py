@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specframe.backends.llama.target import LlamaTarget
 from specframe.core.engine import Engine
 from specframe.core.errors import BackendError, ConfigError
 from specframe.core.request import Request
@@ -13,6 +14,8 @@ from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
 from specframe.strategies.ngram_k import NgramK
+from specframe.testing import Output
+from tests.support.exact import ExactZoo
 from tests.support.llama import Zoo, feed, target, tokens
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
@@ -37,6 +40,26 @@ def test_drafting_changes_nothing(zoo: Zoo, name: str, n_seq: int) -> None:
             assert drafted.stats.accepted > 0
             assert drafted.stats.shifts == plain.stats.shifts > 3
         assert plain.completion_tokens == 200
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma4"])
+@pytest.mark.parametrize("n_keep", [0, 100, 200, 254])
+def test_what_a_shifted_context_left_is_reused_only_if_it_is_all_there(
+    exact_zoo: ExactZoo, name: str, n_keep: int
+) -> None:
+    """Sliding-window layers give away cells of the first tokens, which a later prompt may begin with."""
+    model = exact_zoo(name)
+    prompt = tokens(255)
+    following = Request(
+        prompt=[*prompt[:60], *PROMPT], max_tokens=4, reuse_prefix=True, sampling=SamplingParams(temperature=0.0)
+    )
+    with LlamaTarget(model, n_ctx=256, n_batch=8, n_threads=1) as opened, Engine(opened) as engine:
+        right = Output.of(engine.submit(following).result())
+        full = Request(prompt=prompt, max_tokens=150, context_full="shift", n_keep=n_keep)
+        assert engine.submit(full).result().stats.shifts > 0
+        reused = engine.submit(following).result()
+        right.check_equals(Output.of(reused), "a prompt behind a shifted context")
+        assert reused.stats.cached_tokens == (min(60, n_keep) if name == "llama" else 0)
 
 
 @pytest.mark.parametrize(

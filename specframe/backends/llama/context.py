@@ -93,6 +93,7 @@ class Context(Closable):
             n_seq=self.n_seq,
             kind=self.rollback,
             depth=self.n_rs_seq,
+            window=self.model.facts.n_swa,
             checkpoint_on_device=self.checkpoint_on_device,
         )
         self.batch = Batch(

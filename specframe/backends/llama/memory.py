@@ -78,7 +78,14 @@ class Memory:
     """
 
     def __init__(
-        self, owner: Owner, *, n_seq: int, kind: Rollback, depth: int, checkpoint_on_device: bool = False
+        self,
+        owner: Owner,
+        *,
+        n_seq: int,
+        kind: Rollback,
+        depth: int,
+        window: int = 0,
+        checkpoint_on_device: bool = False,
     ) -> None:
         """Watch over the memory of a context.
 
@@ -87,16 +94,17 @@ class Memory:
             n_seq: sequences it holds.
             kind: how they can be shortened.
             depth: tokens that can be taken back when ``kind`` is BOUNDED.
+            window: tokens that sliding-window layers look back, their own included; 0: there are no such layers.
             checkpoint_on_device: keep checkpoints that need not last where the memory itself is.
         """
         self._owner = owner
         self._ffi, self._lib = owner.library.ffi, owner.library.lib
         self._memory = self._lib.llama_get_memory(owner.handle)
         self._n_seq, self._kind, self._depth = n_seq, kind, depth
-        self._on_device = checkpoint_on_device
+        self._window, self._on_device = window, checkpoint_on_device
         self._undoable = [0] * n_seq
         self._checkpoints: weakref.WeakSet[LlamaCheckpoint] = weakref.WeakSet()
-        self._pos_max = self._lib.llama_memory_seq_pos_max
+        self._pos_max, self._pos_min = self._lib.llama_memory_seq_pos_max, self._lib.llama_memory_seq_pos_min
 
     def n_past(self, seq: int) -> int:
         """Tokens the memory of ``seq`` holds."""
@@ -143,6 +151,11 @@ class Memory:
                 f"sequence {seq} cannot be cut from {held} to {n_past} tokens: the last decode left "
                 f"{self._undoable[seq]} that can be taken back"
             )
+            raise RollbackError(msg)
+        # Sliding-window layers give cells that slid out of the window to new tokens when the search for free ones has
+        # come to the end of the memory, as it does once a full context was shifted.
+        if self._window and self._pos_min(self._memory, seq) > max(0, n_past - self._window + 1):
+            msg = f"sequence {seq} cannot be cut from {held} to {n_past} tokens: the window before them was overwritten"
             raise RollbackError(msg)
         self._undoable[seq] = 0
         self._cut(seq, n_past)
