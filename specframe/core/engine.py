@@ -168,7 +168,7 @@ class Engine:
                 identity=self._target.identity,
                 tokens=tuple(slot.tokens[: slot.n_past]),
                 state=self._target.save_state(slot.seq),
-                strategies={**slot.strategy_states, **self._drafters.save(slot.seq)},
+                strategies={**slot.strategy_states, **self._drafters.save(slot.seq, slot.strategies)},
             )
 
     def load_session(self, session: Session) -> int:
@@ -188,7 +188,7 @@ class Engine:
                 raise ConfigError(msg)
             slot = min(self._free, key=lambda s: s.last_used)
             slot.load(session.tokens, session.state)
-            slot.strategy_states = dict(session.strategies)
+            slot.strategy_states, slot.strategies = dict(session.strategies), ()
             if self._info.rollback is not Rollback.TRUNCATE and self._info.checkpoints:
                 slot.save(self._checkpoints)
             self._n_uses += 1
@@ -344,7 +344,7 @@ class Engine:
             self._queue_out()
 
     def _begin_drafting(self, active: ActiveRequest, slot: Slot) -> None:
-        states, slot.strategy_states = slot.strategy_states, {}
+        states, slot.strategy_states, slot.strategies = slot.strategy_states, {}, ()
         if active.drafter is None or active.request.strategy is None:
             return
         try:
@@ -357,6 +357,7 @@ class Engine:
         if isinstance(held, StrategyError):
             active.deactivate(f"strategy-error: {held}")
             return
+        slot.strategies = active.request.strategy.members
         self._scheduler.begin(slot.seq, active.request.strategy.label, active.stats.scheduler)
         try:
             slot.shrink(held)

@@ -92,9 +92,10 @@ class DrafterPool:
             raise
         return drafter
 
-    def save(self, seq: int) -> dict[str, bytes]:
-        """What the strategies keep of ``seq``, which no request uses, by ``strategy_key``."""
-        return {key: data for drafter in self.members.values() for key, data in drafter.save(seq).items()}
+    def save(self, seq: int, specs: Collection[StrategySpec]) -> dict[str, bytes]:
+        """What ``specs``, those that are still open, keep of ``seq``, which no request uses, by ``strategy_key``."""
+        drafters = [self.members[spec] for spec in specs if spec in self.members]
+        return {key: data for drafter in drafters for key, data in drafter.save(seq).items()}
 
     def close(self) -> None:
         """Close every drafter; one that is interrupted does not keep the others open."""

@@ -15,6 +15,7 @@ import attrs
 from specframe.core.errors import BackendError, SessionPoisonedError
 from specframe.core.history import common_prefix
 from specframe.core.ports import Checkpoint, Rollback, Target
+from specframe.core.strategy import StrategySpec
 from specframe.core.validators import whole_number
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Slot:
         """Lasting checkpoints of prefixes of ``tokens``, shortest first; only for memory that cannot be cut freely."""
         self.strategy_states: dict[str, bytes] = {}
         """What strategies kept of a session that was loaded and not continued yet."""
+        self.strategies: Sequence[StrategySpec] = ()
+        """Those that followed the latest request here: what others keep of this sequence is of another text."""
         self.n_past = 0
         self.n_pure: int | None = None
         """Tokens of memory that took nothing from tokens that are gone; None: all."""

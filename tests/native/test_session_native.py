@@ -113,7 +113,7 @@ def test_another_model_or_setting_is_refused_by_name(zoo: Zoo, tmp_path: Path) -
         engine.submit(Request(prompt=PROMPT, max_tokens=1, sampling=GREEDY)).result()
         session = engine.save_session()
     for name, options, named in (
-        ("gemma4", {}, "model"),
+        ("gemma4", {}, "another model"),
         ("llama", {"n_ctx": 256}, "n_ctx 512"),
         ("llama", {"n_seq": 2}, "n_seq 1"),
         ("llama", {"type_k": "bf16"}, "type_k 'f16'"),

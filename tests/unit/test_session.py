@@ -254,6 +254,19 @@ def test_the_memory_of_a_strategy_travels_along() -> None:
         assert _keeper(engine).begun == [(n + 1, 0)]
 
 
+def test_what_a_strategy_keeps_of_another_text_stays_out_of_a_session() -> None:
+    spec = StrategySpec.of(_Keeper)
+    session = _saved({}, max_tokens=6, strategy=spec)
+    with Engine(ScriptedTarget()) as engine:
+        engine.submit(ask(9, prompt=(8, 9, 7), strategy=spec)).result()
+        assert engine.save_session().strategies != session.strategies
+        engine.load_session(session)
+        assert engine.save_session().strategies == session.strategies
+        engine.submit(ask(9, prompt=(8, 9, 7), strategy=spec)).result()
+        engine.submit(ask(9, prompt=(5, 6))).result()
+        assert engine.save_session().strategies == {}
+
+
 def test_a_strategy_that_cannot_save_is_left_out() -> None:
     assert _saved({}, strategy=StrategySpec.of(_Broken)).strategies == {}
 
