@@ -202,7 +202,7 @@ from specframe.strategies.ngram_k import NgramK
 model = Model(PATH)
 target = LlamaTarget(model, n_ctx=256, n_threads=2)
 engine = Engine(target)
-request = Request(prompt=b"the cat the cat the ", strategy=StrategySpec.of(NgramK, {"n": 1, "m": 4}))
+request = Request(prompt=tuple(b"the cat the cat the "), strategy=StrategySpec.of(NgramK, {"n": 1, "m": 4}))
 generation = engine.submit(request)
 """
 

@@ -71,7 +71,7 @@ def test_without_the_gguf_package_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(ConfigError, match=r"pip install specframe\[testing\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'specframe\[testing\]'"):
         kit.build("llama", tmp_path)
     assert testing.ScriptedTarget is not None
 
