@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 
 from specframe.bench.runner import Case
-from specframe.bench.settings import Measurement
+from specframe.bench.settings import Margins, Measurement
 from specframe.bench.sides import OURS, SERVER, Side
 from specframe.bench.statistics import Summary, paired
 
@@ -198,10 +198,6 @@ class Comparison:
         own = [row for row in self.rows if row.workload == workload and row.side.engine == SERVER]
         most = max((len(row.runs) for row in own), default=0)
         return max((row for row in own if len(row.runs) == most), key=lambda row: row.speed.median, default=None)
-
-
-#: For each token of a text: the most probable ones there, best first, and how far they were from the best.
-Margins: TypeAlias = Sequence[Sequence[tuple[int, float]]]
 
 
 def gather(cases: Sequence[Case], margins: Callable[[str], Margins]) -> Comparison:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from specframe.bench.settings import Job, Measurement, Settings
+from specframe.bench.settings import Job, Margins, Measurement, Settings
 from specframe.bench.sides import PLAIN, SERVER, Side
 from specframe.bench.store import Store
 from specframe.bench.worker import WorkerError, run_process
@@ -101,7 +101,7 @@ class Runner:
             raise WorkerError("there is no text of plain decoding that it could be held to")
         return str(self._store[key]["text"])
 
-    def margins(self, workload: str) -> Sequence[Sequence[tuple[int, float]]]:
+    def margins(self, workload: str) -> Margins:
         """How clear each token of the plain run on this text was; see ``margins``."""
         job = Job(
             settings=self._plan.settings,
@@ -111,7 +111,7 @@ class Runner:
             task="margins",
         )
         try:
-            found: list[list[tuple[int, float]]] = self.answer(f"margins-by-token|{workload}", job)
+            found: Margins = self.answer(f"margins-by-token|{workload}", job)
         except WorkerError as error:
             log.warning("how clear the plain run on %s was is unknown: %s", workload, error)
             return ()

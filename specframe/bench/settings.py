@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from specframe.bench.sides import Side
 from specframe.core.stats import PHASES
+
+#: For each token of a text: the most probable ones there, best first, and how far they were from the best.
+Margins: TypeAlias = Sequence[Sequence[tuple[int, float]]]
 
 
 @attrs.frozen(kw_only=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import attrs
 import pytest
 
@@ -17,6 +15,7 @@ from specframe.strategies.ngram_k4v import NgramK4V
 from specframe.testing import Crash, Junk, Oracle, Output, Poison, tape
 from tests.support.exact import ExactZoo, Memory, every_memory, fresh, watched
 from tests.support.lossless import drafted
+from tests.support.threads import at_once
 
 TEXTS = (b"the cat the cat ", b"a", b"abcabcabcabc", b"wvut", b"one two one two one", b"no ", b"k k k k ", b"hello ")
 
@@ -50,32 +49,22 @@ def test_eight_threads_on_one_engine(exact_zoo: ExactZoo, memory: Memory) -> Non
         )
         specs.append(choices[i])
     got: dict[int, list[Output]] = {i: [] for i in range(8)}
-    failed: list[BaseException] = []
     with watched(model, n_seq=3, **memory.options) as target, Engine(target, scheduler=Unlimited) as engine:
 
         def work(i: int) -> None:
-            try:
-                for turn in range(3):
-                    generation = engine.submit(drafted(wanted(i), specs[(i + turn) % 8] if turn != 1 else specs[i]))
-                    if turn == 1 and i % 2:
-                        next(generation)
-                        generation.close()
-                        # Unless steps of other threads had brought it to its end by then.
-                        left = generation.result()
-                        assert left.finish_reason in {FinishReason.CANCELLED, expected[i].finish_reason}
-                        assert left.tokens == expected[i].tokens[: left.completion_tokens]
-                    else:
-                        got[i].append(Output.of(generation.result()))
-            except BaseException as error:  # noqa: BLE001 -- shown by the test itself
-                failed.append(error)
+            for turn in range(3):
+                generation = engine.submit(drafted(wanted(i), specs[(i + turn) % 8] if turn != 1 else specs[i]))
+                if turn == 1 and i % 2:
+                    next(generation)
+                    generation.close()
+                    # Unless steps of other threads had brought it to its end by then.
+                    left = generation.result()
+                    assert left.finish_reason in {FinishReason.CANCELLED, expected[i].finish_reason}
+                    assert left.tokens == expected[i].tokens[: left.completion_tokens]
+                else:
+                    got[i].append(Output.of(generation.result()))
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-        assert not any(thread.is_alive() for thread in threads)
-        assert not failed
+        at_once(work)
         assert not engine.step()
     for i in range(8):
         assert len(got[i]) == (2 if i % 2 else 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from specframe.compatibility import describe
 from specframe.core.request import FinishReason
 from specframe.llm import LLM
 from tests.support.resident import resident_bytes
+from tests.support.threads import at_once
 
 Zoo = Callable[[str], Path]
 NGRAM: dict[str, Any] = {"strategy": "ngram-k", "options": {"n": 3, "m": 8}}
@@ -97,17 +97,11 @@ def test_streams_cut_at_any_moment_leave_nothing_behind(smol: LLM) -> None:
 def test_eight_threads(smol: LLM) -> None:
     prompts = [f"{i} plus {i} is" for i in range(8)]
     expected = [smol.generate(p, max_tokens=12).text for p in prompts]
-    got: dict[int, str] = {}
 
-    def work(i: int) -> None:
-        got[i] = smol.generate(prompts[i], max_tokens=12, **(NGRAM if i % 2 else {})).text
+    def work(i: int) -> str:
+        return smol.generate(prompts[i], max_tokens=12, **(NGRAM if i % 2 else {})).text
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
-    assert [got[i] for i in range(8)] == expected
+    assert at_once(work) == expected
 
 
 def test_tasks_run_together_and_can_be_cancelled(smol: LLM) -> None:

@@ -6,7 +6,6 @@ import gc
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from specframe.backends.llama.vocab import LlamaVocab
 from specframe.core.errors import BackendError, ClosedError, ConfigError
 from specframe.core.ports import Need, Vocab
 from specframe.testing.zoo import corrupt
+from tests.support.threads import at_once
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +131,7 @@ def test_a_forgotten_model_is_freed_and_its_vocabulary_knows(zoo: Callable[[str]
 
 def test_closing_from_many_threads_frees_once(zoo: Callable[[str], Path]) -> None:
     model = Model(zoo("llama"))
-    threads = [threading.Thread(target=model.close) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda _: model.close())
     assert model.closed
 
 

@@ -5,8 +5,9 @@ import json
 import attrs
 import pytest
 
-from specframe.bench.comparison import Comparison, Divergence, Margins, divergence, gather
+from specframe.bench.comparison import Comparison, Divergence, divergence, gather
 from specframe.bench.runner import Case
+from specframe.bench.settings import Margins
 from tests.support.bench import case, failed, measured
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from specframe.core.engine import Engine
 from specframe.core.errors import BackendError
-from specframe.core.request import Chunk, Completion, FinishReason
+from specframe.core.request import Chunk, FinishReason
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
 from specframe.core.strategy import StrategySpec
@@ -30,6 +29,7 @@ from tests.support.lossless import (
     oracle,
     poison,
 )
+from tests.support.threads import at_once
 
 
 @every_memory
@@ -129,19 +129,10 @@ def test_a_generation_that_is_thrown_away_frees_its_sequence() -> None:
 
 def test_eight_threads_on_one_engine_each_get_their_own_text() -> None:
     requests = [ask(prompt=(i, i + 1, i + 2), sampling=SamplingParams(seed=i)) for i in range(8)]
-    outputs: dict[int, Completion] = {}
     with Engine(ScriptedTarget(n_seq=3)) as engine:
-
-        def work(i: int) -> None:
-            outputs[i] = engine.submit(requests[i]).result()
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-    for i, request in enumerate(requests):
-        assert_plain(ScriptedTarget(), request, outputs[i])
+        completions = at_once(lambda i: engine.submit(requests[i]).result())
+    for request, completion in zip(requests, completions, strict=True):
+        assert_plain(ScriptedTarget(), request, completion)
 
 
 class Overtaken(deque[Chunk]):

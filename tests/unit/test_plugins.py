@@ -23,6 +23,7 @@ from specframe.core.strategy import BatchStrategy, DraftRequest, Strategy, draft
 from specframe.plugin_info import check_strategy_class
 from specframe.plugins import LOAD_VARIABLE, Registry
 from specframe.strategies.ngram_k import NgramK
+from tests.support.threads import at_once
 
 BUILTIN = {"ngram-k", "ngram-k4v"}
 
@@ -169,12 +170,7 @@ def test_load_variable_naming_what_is_not_installed_is_reported(site: Site) -> N
 def test_the_shared_registry_reads_the_variable_and_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_shared", None)
     monkeypatch.setenv(LOAD_VARIABLE, "no-such-plugin")
-    made: list[Registry] = []
-    threads = [threading.Thread(target=lambda: made.append(plugins.registry())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    made = at_once(lambda _: plugins.registry())
     assert len(made) == 8
     assert len(set(map(id, made))) == 1
     assert "no-such-plugin" in made[0].broken[0].message

@@ -11,6 +11,7 @@ import pytest
 from specframe.core.errors import ClosedError, ConfigError
 from specframe.core.request import FinishReason
 from tests.support.llm import Repeat, make
+from tests.support.threads import at_once
 
 # -- streams -----------------------------------------------------------------------------------------------------------
 
@@ -61,18 +62,12 @@ def test_eight_threads_share_one_engine() -> None:
     prompts = [f"prompt {i}" for i in range(8)]
     with make() as alone:
         expected = [alone.generate(p, max_tokens=20).text for p in prompts]
-    got: dict[int, str] = {}
     with make(n_seq=3) as llm:
 
-        def work(i: int) -> None:
-            got[i] = llm.generate(prompts[i], max_tokens=20, strategy=Repeat if i % 2 else "none").text
+        def work(i: int) -> str:
+            return llm.generate(prompts[i], max_tokens=20, strategy=Repeat if i % 2 else "none").text
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-    assert [got[i] for i in range(8)] == expected
+        assert at_once(work) == expected
 
 
 # -- asyncio -----------------------------------------------------------------------------------------------------------
