@@ -7,33 +7,32 @@ that was verified only in part goes on teaching.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul, neg
 from typing import TypeAlias
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
-from specframe.core.costs import Floats
 from specframe.core.scheduler import SchedulerStats
 
 #: The strategies that made a draft, in the order of their parts.
 Kind: TypeAlias = tuple[str, ...]
 
 #: First places (from 1) of the ranges whose tokens are taken to be accepted with one probability.
-_STARTS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769])
+_STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769)
 _N_RANGES = len(_STARTS)
-_RANGE_OF: npt.NDArray[np.intp] = np.searchsorted(_STARTS, np.arange(1, 2049), side="right") - 1
-_RANGES: list[int] = _RANGE_OF.tolist()
+_RANGES = [bisect.bisect_right(_STARTS, n) - 1 for n in range(1, 2049)]
 #: Longest draft that is reckoned with.
 LONGEST = 1024
 #: A longer agreement before a copied draft says no more.
 _MOST_MATCHED = 64
 #: By range: how much longer, as a logarithm, a passage gets with a token. Lengths of repeated passages follow a power
 #: law: what has agreed for l tokens goes on with a chance of (l / (l + 1)) ** exponent, for short and for long ones.
-_LONGER: list[float] = np.log1p(1 / _STARTS).tolist()
+_LONGER = [math.log1p(1 / start) for start in _STARTS]
 #: The exponent before anything is known. Text that a model writes has 0.9, what people write 1.7 (measured).
 _EXPONENT = 1.3
 
@@ -113,20 +112,22 @@ class Counts:
         return [(r + weight * p) / (t + weight) for t, r, p in zip(self.tried, self.right, prior, strict=False)]
 
 
-@attrs.define
+@attrs.frozen
 class Survival:
     """Chances of the positions of one draft."""
 
-    all_right: Floats
+    all_right: Sequence[float]
     """``[i]``: that the first ``i + 1`` tokens are all right."""
-    gained: Floats
-    """``[i]``: how many of the first ``i + 1`` tokens are accepted, on average."""
 
     @classmethod
     def of(cls, chances: Sequence[float], first: int, n: int) -> Survival:
         """Of ``n`` tokens, the first of which stands at place ``first``, from the chances of the ranges of places."""
-        all_right = np.array(chances)[_RANGE_OF[first : first + n]].cumprod()
-        return cls(all_right, all_right.cumsum())
+        return cls(list(accumulate([chances[i] for i in _RANGES[first : first + n]], mul)))
+
+    @property
+    def gained(self) -> list[float]:
+        """``[i]``: how many of the first ``i + 1`` tokens are accepted, on average."""
+        return list(accumulate(self.all_right))
 
 
 @attrs.define(eq=False)
@@ -152,8 +153,8 @@ class Experience:
         """Chances that it proposes so many tokens when asked for ``n``; shorter where there is hardly a chance left."""
         n = min(n, LONGEST)
         offering = Survival.of(self.offers.chances(_RANGES[n - 1] + 1, _OFFERED), 0, n)
-        n = max(1, int(np.searchsorted(-offering.all_right, -_HARDLY)))
-        return Survival(offering.all_right[:n], offering.gained[:n])
+        n = max(1, bisect.bisect_left(offering.all_right, -_HARDLY, key=neg))
+        return Survival(offering.all_right[:n])
 
 
 @attrs.define(eq=False)
@@ -230,6 +231,5 @@ class Track:
 
     def survival_if(self, offering: Survival) -> Survival:
         """Chances that a draft position is proposed and right."""
-        n = len(offering.all_right)
-        both = self.survival(n).all_right * offering.all_right
-        return Survival(both, both.cumsum())
+        right = self.survival(len(offering.all_right)).all_right
+        return Survival(list(map(mul, right, offering.all_right)))

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from specframe.core.acceptance import LONGEST, Experience, Kind, Track
 from specframe.core.costs import MOST_HOPE, CostModel, Curve, recent
 from specframe.core.planning import Batch, Seat
@@ -120,10 +118,10 @@ class CostAware:
     def _expected_best(self, whole: Batch, key: str, group: Sequence[Candidate], tracks: Sequence[Track]) -> list[int]:
         """What is worth asking for, or worth trying."""
         offering = tracks[0].strategy.offering(max(c.budget for c in group))
-        n_drafted = np.rint(offering.gained).astype(int)
-        drafting_s = self.costs.draft(key).seconds(int(n_drafted[-1]) + 1)[n_drafted]
+        drafts = self.costs.draft(key)
+        drafting_s = [drafts.at(round(n_drafted) + 1) for n_drafted in offering.gained]
         seats = [
-            Seat(track.survival_if(offering), min(len(n_drafted), c.budget), c.checkpoint_over)
+            Seat(track.survival_if(offering), min(len(drafting_s), c.budget), c.checkpoint_over)
             for c, track in zip(group, tracks, strict=True)
         ]
         best, plain = whole.best(seats, drafting_s=drafting_s), whole.plain()
@@ -132,7 +130,7 @@ class CostAware:
         known = best if pays else plain
         hopes = [whole.best(seats, drafting_s=drafting_s, hopeful=True), whole.plain(hopeful=True)]
         hope = max(hopes, key=lambda plan: plan.speed)
-        draft_s = float(drafting_s[max(best.lengths) - 1])
+        draft_s = drafting_s[max(best.lengths) - 1]
         follows = pays or all(track.asked for track in tracks)
         if not follows and not self._may_begin(key, group, draft_s, whole.target.scale.value):
             return nothing
@@ -263,7 +261,7 @@ class CostAware:
         for seq, n in fixed.items():
             if n:
                 n_rows += n
-                tokens += float(self._tracks[seq].survival(n).gained[n - 1])
+                tokens += sum(self._tracks[seq].survival(n).all_right)
         using = {track.key for c in batch if (track := self._tracks.get(c.seq))}
         return Batch(
             n_rows=n_rows,

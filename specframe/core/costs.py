@@ -9,17 +9,15 @@ speeds: how fast the machine is now (``scale``), and how much more a wide batch 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from specframe.core.errors import ConfigError
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 _T = TypeVar("_T")
 
 #: Variance of the logarithm of one timing: a tenth, as timings of a machine in use are.
@@ -103,13 +101,17 @@ class _Point:
     """It took much longer than expected when it was measured last."""
 
 
-@attrs.frozen
-class Table:
-    """A curve as arrays; ``[i]`` is width ``i + 1``, in units of the first."""
+@attrs.define
+class _Table:
+    """The shape of a curve as far as anybody asked; ``[i]`` is width ``i + 1``, in units of the first."""
 
-    mean: Floats
-    low: Floats
-    """The least it can reasonably be expected to cost: at least as much as any narrower batch."""
+    step: int
+    """When it was begun, counted in measurements of the curve."""
+    rest: Iterator[tuple[float, float]]
+    """What comes behind its end."""
+    mean: list[float] = attrs.field(factory=list)
+    low: list[float] = attrs.field(factory=list)
+    """The least it can reasonably be expected to cost: at least as much as any narrower batch that was measured."""
 
 
 @attrs.define
@@ -131,8 +133,7 @@ class Curve:
     _n_singles: int = 0
     _single_step: int = 0
     """When width 1 was measured last."""
-    _table: Table | None = None
-    _table_step: int = 0
+    _table: _Table | None = None
 
     @property
     def known(self) -> bool:
@@ -193,17 +194,13 @@ class Curve:
         if self.slope is None or slope < self.slope or slope > 4 * self.slope:
             self.slope, self._table = slope, None
 
-    def seconds(self, widest: int) -> Floats:
-        """``[i]``: expected seconds of width ``i + 1``."""
-        return self._shape(widest).mean[:widest] * self.scale.value
-
-    def least(self, widest: int) -> Floats:
-        """``[i]``: seconds that width ``i + 1`` may take if it turns out well."""
-        return self._shape(widest).low[:widest] * self.scale.value
-
     def at(self, width: int) -> float:
         """Expected seconds of one width."""
-        return float(self._shape(width).mean[width - 1]) * self.scale.value
+        return self._shape(width).mean[width - 1] * self.scale.value
+
+    def least(self, width: int) -> float:
+        """Seconds that one width may take if it turns out well."""
+        return self._shape(width).low[width - 1] * self.scale.value
 
     def _faded(self, point: _Point) -> float:
         return min(_UNKNOWN, point.variance + _FADING * (self._step - point.step))
@@ -211,29 +208,45 @@ class Curve:
     def _prior(self, width: int) -> float:
         return 1 + (_DEFAULT_SLOPE if self.slope is None else self.slope) * (width - 1)
 
-    def _shape(self, widest: int) -> Table:
+    def _shape(self, widest: int) -> _Table:
         table = self._table
-        if table is None or len(table.mean) < widest or self._step - self._table_step > 64:  # noqa: PLR2004 -- see _FADING
-            n = max(widest, 64, 0 if table is None else len(table.mean))
-            self._table_step = self._step
-            self._table = table = self._tabulate(1 << (n - 1).bit_length())
+        if table is None or self._step - table.step > 64:  # noqa: PLR2004 -- see _FADING
+            table = self._table = _Table(self._step, self._widths())
+        while len(table.mean) < widest:
+            mean, low = next(table.rest)
+            table.mean.append(mean)
+            table.low.append(low)
         return table
 
-    def _tabulate(self, n: int) -> Table:
-        widths = np.arange(1, n + 1)
-        line = np.log1p((_DEFAULT_SLOPE if self.slope is None else self.slope) * (widths - 1.0))
-        known = sorted(w for w in self._points if w <= n)
-        variances = [self._faded(self._points[w]) for w in known]
-        logs = _rising([self._points[w].log for w in known], [1 / v for v in variances])
-        at = np.array([1, *known])
-        bend = np.interp(np.log(widths), np.log(at), np.array([0.0, *logs]) - line[at - 1])
-        log_mean = np.maximum.accumulate(line + bend)
+    def _widths(self) -> Iterator[tuple[float, float]]:
+        """What width 1, 2, 3, ... is expected to cost, and the least, as known when the first one is asked for."""
+        slope = _DEFAULT_SLOPE if self.slope is None else self.slope
+        known = sorted(self._points)
         single = min(_UNKNOWN, _FADING_FIRST * (self._step - self._single_step))
-        deviation = np.sqrt(_between(np.log2(widths), np.log2(at), [single, *variances]))
-        deviation[deviation < _KNOWN] = 0.0
-        narrower = at[np.searchsorted(at, widths, side="right") - 1]
-        low = np.maximum(log_mean - deviation, log_mean[narrower - 1] - deviation[narrower - 1])
-        return Table(np.exp(log_mean), np.exp(low))
+        at = [1, *known]
+        variances = [single, *(self._faded(self._points[w]) for w in known)]
+        logs = [0.0, *_rising([self._points[w].log for w in known], [1 / v for v in variances[1:]])]
+        bends = [log - math.log1p(slope * (w - 1)) for w, log in zip(at, logs, strict=True)]
+        mean = floor = -math.inf
+        i = -1
+        for width in itertools.count(1):
+            measured = i + 1 < len(at) and at[i + 1] == width
+            i += measured
+            bend, variance = bends[i], variances[i]
+            if not measured and i + 1 < len(at):
+                # What is measured on both sides leaves less open in between: a Brownian bridge over octaves.
+                gap = math.log2(at[i + 1] / at[i])
+                share = math.log2(width / at[i]) / gap
+                bend += share * (bends[i + 1] - bend)
+                variance += share * (variances[i + 1] - variance) + _UNKNOWN * share * (1 - share) * gap
+            elif not measured:  # of widths beyond all that were measured nothing is known
+                variance = _UNKNOWN
+            mean = max(mean, math.log1p(slope * (width - 1)) + bend)
+            deviation = math.sqrt(min(_UNKNOWN, variance))
+            low = mean - (0.0 if deviation < _KNOWN else deviation)
+            if measured:
+                floor = low
+            yield math.exp(mean), math.exp(max(floor, low))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -275,20 +288,6 @@ def _number(value: object, low: float, high: float) -> float:
 def _clipped(residual: float, variance: float, above: float = _CLIP_ABOVE) -> float:
     deviation = math.sqrt(variance)
     return max(-_CLIP_BELOW * deviation, min(above * deviation, residual))
-
-
-def _between(x: Floats, at: Floats, variances: Sequence[float]) -> Floats:
-    """Variance at each of ``x``, known at ``at``: what is measured on both sides leaves less open in between.
-
-    Brownian bridges over octaves. Of widths beyond all that were measured nothing is known.
-    """
-    right = np.minimum(np.searchsorted(at, x), len(at) - 1)
-    left = np.maximum(right - 1, 0)
-    gap = np.maximum(at[right] - at[left], 1e-9)
-    share = np.clip((x - at[left]) / gap, 0.0, 1.0)
-    bridge = _UNKNOWN * (share * (1 - share) * gap + (x > at[-1]))
-    found: Floats = np.minimum(_UNKNOWN, np.interp(x, at, variances) + bridge)
-    return found
 
 
 def _rising(values: list[float], weights: list[float]) -> list[float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import attrs
-import numpy as np
 
 from specframe.core.acceptance import Survival
-from specframe.core.costs import CostModel, Curve, Floats
+from specframe.core.costs import CostModel, Curve
 
 
 @attrs.frozen
@@ -56,7 +57,7 @@ class Batch:
 
     def plain(self, overhead_s: float = 0.0, *, hopeful: bool = False) -> Plan:
         """Without any of the seats."""
-        seconds = float(self._seconds(0, hopeful=hopeful)[0]) + self.tokens * self.costs.accept.value + overhead_s
+        seconds = self._seconds(self.n_rows, hopeful=hopeful) + self.tokens * self.costs.accept.value + overhead_s
         return Plan((), self.tokens, seconds)
 
     def best(
@@ -64,13 +65,14 @@ class Batch:
         seats: Sequence[Seat],
         *,
         overhead_s: float = 0.0,
-        drafting_s: Floats | None = None,
+        drafting_s: Sequence[float] = (),
         hopeful: bool = False,
     ) -> Plan:
         """The lengths, not all 0, that are expected to emit most tokens per second.
 
         Chances never rise along a draft, so the best k tokens of all drafts are a prefix of each, and one search over k
-        finds the optimum. Costs have steps, so all k are looked at.
+        finds the optimum. Costs have steps, so it ends only where even drafts that are all as right as their next token
+        would not make up for what rows cost by then.
 
         Args:
             seats: What can be verified; not empty.
@@ -79,55 +81,58 @@ class Batch:
             hopeful: Count on the least that a width may cost.
         """
         undoing = [self._undoing(seat) for seat in seats]
-        if len(seats) == 1:
-            gained, extra, drafting = seats[0].survival.gained[: seats[0].n], undoing[0], drafting_s
-            owners = None
-        else:
-            chances = np.concatenate([seat.survival.all_right[: seat.n] for seat in seats])
-            order = np.argsort(-chances, kind="stable")
-            gained = chances[order].cumsum()
-            owners = np.repeat(np.arange(len(seats)), [seat.n for seat in seats])[order]
-            positions = np.concatenate([np.arange(seat.n) for seat in seats])[order]
-            drafting = None if drafting_s is None else drafting_s[np.maximum.accumulate(positions)]
-            steps = [
-                np.zeros(s.n) if u is None else np.diff(u, prepend=0.0) for s, u in zip(seats, undoing, strict=True)
-            ]
-            extra = np.concatenate(steps)[order].cumsum() if any(u is not None for u in undoing) else None
-        tokens = self.tokens + gained
-        seconds = self._seconds(len(gained), hopeful=hopeful)[1:] + tokens * self.costs.accept.value + overhead_s
-        for more in (extra, drafting):
-            if more is not None:
-                seconds += more[: len(seconds)]
-        k = int(np.argmax(tokens / seconds))
-        lengths = [k + 1] if owners is None else np.bincount(owners[: k + 1], minlength=len(seats)).tolist()
-        return Plan(lengths, float(tokens[k]), float(seconds[k]))
+        accept_s, longest, undoing_s = self.costs.accept.value, 0, 0.0
+        lengths, tokens, n_left = [0] * len(seats), self.tokens, sum(seat.n for seat in seats)
+        best, speed = (lengths, tokens, math.inf), 0.0
+        for width, (i, chance) in enumerate(_in_order(seats), self.n_rows + 1):
+            n = lengths[i] = lengths[i] + 1
+            longest, n_left, tokens = max(longest, n), n_left - 1, tokens + chance
+            if more := undoing[i]:
+                undoing_s += more[n] - more[n - 1]
+            seconds = self._seconds(width, hopeful=hopeful) + tokens * accept_s + overhead_s
+            if drafting_s:
+                seconds += drafting_s[longest - 1]
+            if tokens > speed * (seconds + undoing_s):
+                best = lengths[:], tokens, seconds + undoing_s
+                speed = tokens / best[2]
+            if not hopeful and tokens + chance * n_left <= speed * seconds:
+                break
+        return Plan(*best)
 
     def regret(self, hope: Plan, known: Plan) -> float:
         """Seconds lost when ``hope``, a hopeful plan, takes what it is expected to take, against ``known``."""
         width = self.n_rows + sum(hope.lengths)
-        expected = hope.seconds + self.target.at(width) - float(self.target.least(width)[-1])
+        expected = hope.seconds + self.target.at(width) - self.target.least(width)
         return expected - hope.tokens / known.speed
 
-    def _seconds(self, n: int, *, hopeful: bool = False) -> Floats:
-        """Target and processing, with 0 to ``n`` rows more."""
-        widest = self.n_rows + n
-        target = self.target.least(widest) if hopeful else self.target.seconds(widest)
-        if self.processing.known:
-            target = target + self.processing.seconds(widest)
-        return target[self.n_rows - 1 :]
+    def _seconds(self, width: int, *, hopeful: bool) -> float:
+        """Target and processing."""
+        target_s = self.target.least(width) if hopeful else self.target.at(width)
+        return target_s + (self.processing.at(width) if self.processing.known else 0.0)
 
-    def _undoing(self, seat: Seat) -> Floats | None:
-        """``[i]``: seconds for a checkpoint, and for what a rejection costs when ``i + 1`` tokens are verified."""
+    def _undoing(self, seat: Seat) -> list[float]:
+        """``[n]``: seconds for a checkpoint, and for what a rejection costs when ``n`` tokens are verified.
+
+        Empty where neither costs anything.
+        """
         over = seat.checkpoint_over
         if over is None or seat.n <= over:
-            return None
-        n = np.arange(1, seat.n + 1)
-        all_right, gained = seat.survival.all_right[: seat.n], seat.survival.gained[: seat.n]
-        rejected = np.maximum(1 - all_right, 1e-9)
-        # After a restore the accepted tokens ride along with the next batch.
-        riding = np.maximum(0.0, (gained - n * all_right) / rejected)
-        target = self.target.seconds(seat.n + 2)
-        again = np.interp(riding + 2, np.arange(1, len(target) + 1), target) - target[0]
-        seconds = self.costs.checkpoint.value + rejected * (self.costs.rollback.value + again)
-        seconds[:over] = 0.0
-        return np.asarray(seconds)
+            return []
+        at, all_right, gained = self.target.at, seat.survival.all_right, seat.survival.gained
+        seconds = [0.0] * (over + 1)
+        for n in range(over + 1, seat.n + 1):
+            rejected = max(1 - all_right[n - 1], 1e-9)
+            # After a restore the accepted tokens ride along with the next batch.
+            riding = max(0.0, (gained[n - 1] - n * all_right[n - 1]) / rejected)
+            whole = int(riding)
+            again = at(2 + whole) + (riding - whole) * (at(3 + whole) - at(2 + whole)) - at(1)
+            seconds.append(self.costs.checkpoint.value + rejected * (self.costs.rollback.value + again))
+        return seconds
+
+
+def _in_order(seats: Sequence[Seat]) -> Iterable[tuple[int, float]]:
+    """The tokens of all drafts, the likeliest first: the seat, and the chance that its draft is right up to there."""
+    if len(seats) == 1:
+        return zip(repeat(0), seats[0].survival.all_right[: seats[0].n], strict=False)
+    tokens = [(i, chance) for i, seat in enumerate(seats) for chance in seat.survival.all_right[: seat.n]]
+    return sorted(tokens, key=lambda token: -token[1])

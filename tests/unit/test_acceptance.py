@@ -12,7 +12,7 @@ KIND = ("copies",)
 
 def chance(track: Track, matched: int) -> float:
     """That the first token of a copy behind ``matched`` tokens that agree is right."""
-    return float(track.survival(1, KIND, matched).all_right[0])
+    return track.survival(1, KIND, matched).all_right[0]
 
 
 def copy(track: Track, matched: int, n_right: int) -> None:

@@ -42,9 +42,9 @@ def test_measured_widths_are_known_in_spite_of_noise_and_outliers(seed: int) -> 
     for width, seconds in TRUE.items():
         assert curve.at(width) == pytest.approx(seconds, rel=0.15)
     assert 12.6e-3 * 0.9 < curve.at(3) < 16.6e-3 * 1.1
-    rising = curve.seconds(64)
+    rising = [curve.at(width) for width in range(1, 65)]
     assert all(a <= b for a, b in itertools.pairwise(rising))
-    assert all(curve.least(64) <= rising)
+    assert all(curve.least(width) <= seconds for width, seconds in enumerate(rising, 1))
 
 
 def test_wide_batches_are_guessed_from_how_long_a_prompt_took() -> None:
