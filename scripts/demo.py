@@ -65,9 +65,10 @@ def main() -> int:
 
 def comparison(plain: specframe.Completion, drafted: specframe.Completion) -> Table:
     """Both runs beside each other."""
-    table = Table(
-        "", "plain", drafted.strategy, title="Generated with the same model, prompt and settings", show_lines=True
-    )
+    table = Table(title="Generated with the same model, prompt and settings", show_lines=True, expand=True)
+    table.add_column()
+    for name in ("plain", drafted.strategy):
+        table.add_column(name, ratio=1)  # equally wide, so that equal texts are broken alike
     table.add_row("text", Text(plain.text), Text(drafted.text))
     facts: dict[str, Callable[[specframe.Completion], str]] = {
         "tokens": lambda run: str(run.completion_tokens),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from specframe import plugins
+from specframe import catalogue, plugins
 from specframe.backends.llama.architectures import provides, rollback_means
 from specframe.backends.llama.draft_kinds import draft_kind
 from specframe.backends.llama.gguf import GgufFile, LongArray, inspect, inspecting
@@ -21,9 +22,6 @@ from specframe.core.errors import ConfigError
 from specframe.core.strategy import AnyStrategyClass
 from specframe.llm.choosing import Choice, StrategyChooser
 from specframe.plugin_info import what_it_says
-
-#: Needs, as users read them.
-_ROWS = {"hidden": "hidden states", "layer_inputs": "inputs of layers"}
 
 
 @attrs.frozen
@@ -62,18 +60,26 @@ class Report:
         }
 
 
-def check_files(target: Path, *, draft: Path | None = None, strategy: str | None = None) -> Report:
+def check_files(
+    target: str | os.PathLike[str], *, draft: str | os.PathLike[str] | None = None, strategy: str | None = None
+) -> Report:
     """Say whether ``target`` can generate, and with which strategies.
 
     Args:
-        target: A GGUF file.
-        draft: A draft model to check against it.
+        target: A GGUF file or a name, as ``load`` takes it.
+        draft: A draft model to check against it, named in the same ways.
         strategy: Only this one, as ``load`` takes it, which then has to work; otherwise all are listed.
 
     Raises:
-        ConfigError: There is no such strategy, or it has no such option. Files that cannot be used are reported, not
-            raised.
+        ConfigError: There is no such file, name or strategy, or it has no such option. Files that cannot be used are
+            reported, not raised.
     """
+    target = catalogue.resolve(os.fspath(target))
+    draft = catalogue.resolve_draft(None if draft is None else os.fspath(draft))
+    return _checked(target, draft, strategy)
+
+
+def _checked(target: Path, draft: Path | None, strategy: str | None) -> Report:
     wanted = _wanted(strategy, target, draft) if strategy != "auto" else []
     checks: list[Check] = []
     with inspecting(load_library()):
@@ -110,8 +116,9 @@ def _wanted(strategy: str | None, target: Path, draft: Path | None) -> list[AnyS
     return [] if spec is None else [member.cls for member in spec.members]
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """Facts about a model file, JSON-ready. Raises ConfigError when it is not a GGUF file."""
+def describe(model: str | os.PathLike[str]) -> dict[str, Any]:
+    """Facts about a model file, named as ``load`` takes it, JSON-ready. Raises ConfigError when it is no GGUF file."""
+    path = catalogue.resolve(os.fspath(model))
     with inspecting(load_library()):
         file = inspect(path)
         auto = _auto_choice(file)
@@ -179,8 +186,8 @@ def _strategy_check(file: GgufFile, cls: AnyStrategyClass, draft: Path | None, *
     lacking = cls.needs & ~provides(file.arch)
     subject = f"strategy {cls.name}"
     if lacking:
-        names = " and ".join(_ROWS[name] for name in lacking.names)
-        detail = f"needs {names} of the target, which llama.cpp does not hand out for {file.arch} models"
+        names = " and ".join(lacking.names)
+        detail = f"needs {names} rows of the target, which llama.cpp does not hand out for {file.arch} models"
         return Check(subject, False, detail, decides)
     if draft is not None and not cls.uses_draft_file:
         detail = "uses no draft file, but one was given" if decides else "without the draft file, which it does not use"

@@ -10,6 +10,7 @@ from pathlib import Path
 from specframe.catalogue.entries import CATALOGUE, Entry, Wheel
 from specframe.catalogue.errors import PullError
 from specframe.catalogue.store import CachedModel, ModelStore, Progress, default_directory
+from specframe.core.errors import ConfigError
 
 __all__ = [
     "CATALOGUE",
@@ -23,12 +24,25 @@ __all__ = [
     "default_directory",
     "pull",
     "resolve",
+    "resolve_draft",
 ]
 
 
 def resolve(name_or_path: str | Path, *, fetch: bool = False, progress: Progress | None = None) -> Path:
     """See :meth:`ModelStore.resolve`."""
     return ModelStore().resolve(name_or_path, fetch=fetch, progress=progress)
+
+
+def resolve_draft(
+    name_or_path: str | Path | None, *, fetch: bool = False, progress: Progress | None = None
+) -> Path | None:
+    """The file of a draft model, named as any model is; None: there is none. Errors say that it is the draft."""
+    if name_or_path is None:
+        return None
+    try:
+        return resolve(name_or_path, fetch=fetch, progress=progress)
+    except ConfigError as error:
+        raise ConfigError(f"the draft: {error}") from error
 
 
 def pull(name_or_path: str | Path, *, progress: Progress | None = None, force: bool = False) -> Path:

@@ -78,13 +78,17 @@ class ModelStore:
     def resolve(self, name_or_path: str | Path, *, fetch: bool = False, progress: Progress | None = None) -> Path:
         """The file of a model: an existing path as it is, otherwise the cached file of a catalogue name.
 
+        Every place that takes a model, or a draft, takes what this takes.
+
         Args:
-            name_or_path: a path of any GGUF file, or a name of the catalogue. A file that exists wins.
+            name_or_path: a path of any GGUF file, a name of the catalogue, or ``zoo:NAME`` for an analytic model, which
+                is made then. A file that exists wins.
             fetch: fetch a model that is not cached (or not complete).
             progress: told how the fetching goes.
 
         Raises:
-            ConfigError: there is no such file or name, or the model is not cached and ``fetch`` is off.
+            ConfigError: there is no such file or name, or the model is not cached and ``fetch`` is off; or the ``gguf``
+                package, which writes analytic models, is missing.
             PullError: it could not be fetched.
         """
         found = self._local(name_or_path)
@@ -100,7 +104,9 @@ class ModelStore:
         raise ConfigError(f"model {entry.name!r} {state}; get it with: specframe pull {entry.name}")
 
     def pull(self, name_or_path: str | Path, *, progress: Progress | None = None, force: bool = False) -> Path:
-        """Make sure that a model is cached, to the last bit, and return its file. A local path comes back unchanged.
+        """Make sure that a model is cached, to the last bit, and return its file.
+
+        A local path comes back unchanged, and an analytic model is made.
 
         Safe to call from many processes at once: one fetches, the others wait for it. The file appears complete or not
         at all.
@@ -152,15 +158,22 @@ class ModelStore:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def _local(self, name_or_path: str | Path) -> Path | None:
+        """A file that needs no fetching; None: there is none."""
         path = Path(name_or_path).expanduser()
-        return path if path.is_file() else None
+        if path.is_file():
+            return path
+        if not str(name_or_path).startswith("zoo:"):
+            return None
+        from specframe.catalogue import analytic  # noqa: PLC0415 -- the test kit, which few need
+
+        return analytic.build(str(name_or_path), self.directory / "zoo")
 
     def _entry(self, name: str) -> Entry:
         entry = self.entries.get(name)
         if entry is not None:
             return entry
         path = Path(name).expanduser()
-        if path.is_dir():
+        if name and path.is_dir():
             raise ConfigError(f"{name!r} is a directory; give the path of a GGUF file in it")
         if path.suffix == ".gguf" or path.name != name:
             raise ConfigError(f"there is no file {name!r}")

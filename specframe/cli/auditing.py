@@ -20,13 +20,21 @@ def register(app: typer.Typer) -> None:
     command(app, "audit")(audit)
 
 
-def audit(  # noqa: PLR0917 -- typer calls it by name
+def audit(  # noqa: PLR0913, PLR0917 -- typer calls it by name
     model: ModelArgument,
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Processor threads; unset: one per core.")
     ] = None,
+    threads_batch: Annotated[
+        int | None, typer.Option("--threads-batch", min=1, help="Those of batches; unset: as --threads.")
+    ] = None,
     ubatch: Annotated[int, typer.Option("--ubatch", min=1, help="Most tokens computed at a time.")] = 512,
     flash_attn: Annotated[bool, typer.Option("--flash-attn/--no-flash-attn", help="As for generate.")] = True,
+    type_k: Annotated[str, typer.Option("--cache-type-k", metavar="TYPE", help="Format of keys in memory.")] = "f16",
+    type_v: Annotated[str, typer.Option("--cache-type-v", metavar="TYPE", help="Format of values in memory.")] = "f16",
+    offload_kqv: Annotated[
+        bool, typer.Option("--kv-offload/--no-kv-offload", help="Keep this memory on a GPU, where there is one.")
+    ] = True,
     repack: Annotated[
         bool | None,
         typer.Option(
@@ -55,7 +63,16 @@ def audit(  # noqa: PLR0917 -- typer calls it by name
     from specframe.backends.llama.model import Model  # noqa: PLC0415
 
     path, native = catalogue.resolve(model), load_library(library)
-    options: dict[str, Any] = {"n_threads": threads, "n_ubatch": ubatch, "flash_attn": flash_attn, "exact": exact}
+    options: dict[str, Any] = {
+        "n_threads": threads,
+        "n_threads_batch": threads_batch,
+        "n_ubatch": ubatch,
+        "flash_attn": flash_attn,
+        "type_k": type_k,
+        "type_v": type_v,
+        "offload_kqv": offload_kqv,
+        "exact": exact,
+    }
     if sweep:
         given = {name: value for name, value in options.items() if value is not None}
         settings = auditor.sweep(

@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -14,6 +15,7 @@ import attrs
 import typer
 
 from specframe.cli.command import EXIT_FAILED, JsonFlag, cli_parameter, command, complain
+from specframe.cli.model import MODEL_HELP
 from specframe.cli.output import print_json
 from specframe.core.errors import ConfigError
 
@@ -27,103 +29,63 @@ if TYPE_CHECKING:
 _DEFAULT_SIDES = ("plain", "auto", "server", "server:ngram-map-k")
 _QUICK_TOKENS = 48
 
-_RUN, _MODEL = "Run", "Model"
+_run, _model = (partial(typer.Option, rich_help_panel=panel) for panel in ("Run", "Model"))
 
 _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
-    (
-        "model",
-        str,
-        ...,
-        typer.Argument(metavar="MODEL", help="A GGUF file, a name of the catalogue, or zoo:NAME: an analytic model."),
-    ),
+    ("model", str, ..., typer.Argument(metavar="MODEL", help=MODEL_HELP)),
     (
         "draft",
-        Path | None,
+        str | None,
         None,
-        typer.Option("--draft", "-d", metavar="FILE", help="Draft model, or zoo:NAME, for all sides."),
+        typer.Option("--draft", "-d", metavar="FILE", help="Draft model for all sides, named as MODEL is."),
     ),
     (
         "workloads",
         str | None,
         None,
-        typer.Option(
-            "--workloads", "-w", metavar="NAMES", help="Built-in texts, with commas between them.", rich_help_panel=_RUN
-        ),
+        _run("--workloads", "-w", metavar="NAMES", help="Built-in texts, with commas between them."),
     ),
     (
         "prompts",
         list[Path] | None,
         None,
-        typer.Option(
-            "--prompts", metavar="FILE", help="Own texts: a text file, or .jsonl; repeat.", rich_help_panel=_RUN
-        ),
+        _run("--prompts", metavar="FILE", help="Own texts: a text file, or .jsonl; repeat."),
     ),
-    (
-        "repeat",
-        int | None,
-        None,
-        typer.Option("--repeat", "-r", min=1, help="Repetitions; unset: 3, with --quick 1.", rich_help_panel=_RUN),
-    ),
+    ("repeat", int | None, None, _run("--repeat", "-r", min=1, help="Repetitions; unset: 3, with --quick 1.")),
     (
         "max_tokens",
         int | None,
         None,
-        typer.Option(
-            "--max-tokens", "-n", min=2, help="Tokens to generate; unset: 256, with --quick 48.", rich_help_panel=_RUN
-        ),
+        _run("--max-tokens", "-n", min=2, help="Tokens to generate; unset: 256, with --quick 48."),
     ),
-    ("temperature", float, 0.0, typer.Option("--temperature", help="0: greedy.", rich_help_panel=_RUN)),
-    ("seed", int, 1, typer.Option("--seed", help="Of all sides.", rich_help_panel=_RUN)),
+    ("temperature", float, 0.0, _run("--temperature", help="0: greedy.")),
+    ("seed", int, 1, _run("--seed", help="Of all sides.")),
     (
         "same_text",
         bool,
         False,
-        typer.Option(
+        _run(
             "--same-text",
             help="Hold the server to the text of plain decoding, by a grammar: drafts gain what the text allows.",
-            rich_help_panel=_RUN,
         ),
     ),
-    (
-        "quick",
-        bool,
-        False,
-        typer.Option("--quick", help="See that everything works; the figures mean little.", rich_help_panel=_RUN),
-    ),
-    ("ctx", int, 4096, typer.Option("--ctx", min=1, help="Tokens of context.", rich_help_panel=_MODEL)),
-    ("batch", int, 2048, typer.Option("--batch", min=1, help="Most tokens evaluated at once.", rich_help_panel=_MODEL)),
-    (
-        "threads",
-        int | None,
-        None,
-        typer.Option("--threads", min=1, help="Of the model; unset: one per core.", rich_help_panel=_MODEL),
-    ),
-    (
-        "gpu_layers",
-        int | None,
-        None,
-        typer.Option("--gpu-layers", min=0, help="Layers on a GPU; unset: all that fit.", rich_help_panel=_MODEL),
-    ),
+    ("quick", bool, False, _run("--quick", help="See that everything works; the figures mean little.")),
+    ("ctx", int, 4096, _model("--ctx", min=1, help="Tokens of context.")),
+    ("batch", int, 2048, _model("--batch", min=1, help="Most tokens evaluated at once.")),
+    ("threads", int | None, None, _model("--threads", min=1, help="Of the model; unset: one per core.")),
+    ("gpu_layers", int | None, None, _model("--gpu-layers", min=0, help="Layers on a GPU; unset: all that fit.")),
     (
         "library",
         Path | None,
         None,
-        typer.Option(
+        _model(
             "--library",
             metavar="FILE",
             help="llama.cpp library of our sides; unset: the server's own when it takes part.",
-            rich_help_panel=_MODEL,
         ),
     ),
-    (
-        "numerics",
-        str,
-        "auto",
-        typer.Option(
-            "--numerics", metavar="auto|exact|fast", help="Of our sides, as for generate.", rich_help_panel=_MODEL
-        ),
-    ),
-    ("fetch", bool, False, typer.Option("--fetch", help="Download a catalogue model.", rich_help_panel=_MODEL)),
+    ("numerics", str, "auto", _model("--numerics", metavar="auto|exact|fast", help="Of our sides, as for generate.")),
+    ("fetch", bool, False, _model("--fetch", help="Download a catalogue model.")),
 )
 
 
@@ -156,14 +118,11 @@ class MeasureFlags:
 
     @classmethod
     def from_cli(cls, values: dict[str, Any]) -> MeasureFlags:
-        """Raises ConfigError when the draft file is not there, or a value is none of those possible."""
-        flags = cls(**values)
-        if flags.draft is not None and not flags.draft.is_file():
-            if not str(flags.draft).startswith("zoo:"):
-                raise ConfigError(f"there is no draft file {str(flags.draft)!r}")
-            from specframe.bench import models  # noqa: PLC0415 -- not needed for --help
+        """Raises ConfigError when there is no such draft, or a value is none of those possible."""
+        from specframe import catalogue  # noqa: PLC0415 -- not needed for --help
 
-            flags = attrs.evolve(flags, draft=models.resolve(str(flags.draft)))
+        draft = catalogue.resolve_draft(values["draft"], fetch=values["fetch"])
+        flags = cls(**{**values, "draft": draft})
         if flags.numerics not in ("auto", "exact", "fast"):
             raise ConfigError(f"--numerics is auto, exact or fast, not {flags.numerics!r}")
         return flags
@@ -175,12 +134,12 @@ class MeasureFlags:
 
     def settings(self) -> Settings:
         """What is the same for all sides. Raises ConfigError when there is no such model."""
-        from specframe.backends.llama.threads import default_threads  # noqa: PLC0415 -- not needed for --help
-        from specframe.bench import models  # noqa: PLC0415
+        from specframe import catalogue  # noqa: PLC0415 -- not needed for --help
+        from specframe.backends.llama.threads import default_threads  # noqa: PLC0415
         from specframe.bench.settings import Settings  # noqa: PLC0415
 
         return Settings(
-            model=str(models.resolve(self.model, fetch=self.fetch)),
+            model=str(catalogue.resolve(self.model, fetch=self.fetch).resolve()),
             library=None if self.library is None else str(self.library),
             n_ctx=self.ctx,
             n_batch=self.batch,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
 
 from specframe.cli.command import EXIT_UNUSABLE, JsonFlag, command
-from specframe.cli.model import ModelArgument
+from specframe.cli.model import MODEL_HELP, ModelArgument
 from specframe.cli.output import print_facts, print_json, print_table
 
 if TYPE_CHECKING:
-    from specframe.plugin_info import StrategyInfo
+    from specframe.plugin_info import OptionInfo, StrategyInfo
 
 
 def register(app: typer.Typer) -> None:
@@ -43,11 +43,24 @@ def strategies(as_json: JsonFlag = False) -> None:
             for i in found.strategies()
         ],
     )
-    for i in found.strategies():
-        for option in i.options:
-            print(f"{i.name} -o {option.name}={option.default}  ({option.type}) {option.doc}".rstrip())
+    for names, options in _shared_options(found.strategies()).items():
+        print(f"options of {', '.join(names)}:")
+        for option in options:
+            print(f"  -o {option.name}={option.default}  ({option.type}) {option.doc}".rstrip())
     for broken in found.broken:
         print(f"problem: {broken.message}")
+
+
+def _shared_options(found: Iterable[StrategyInfo]) -> dict[tuple[str, ...], list[OptionInfo]]:
+    """Each option once, by the names of all strategies that have it like this."""
+    owners: dict[OptionInfo, list[str]] = {}
+    for i in found:
+        for option in i.options:
+            owners.setdefault(option, []).append(i.name)
+    shared: dict[tuple[str, ...], list[OptionInfo]] = {}
+    for option, names in owners.items():
+        shared.setdefault(tuple(names), []).append(option)
+    return shared
 
 
 def strategy_document(i: StrategyInfo) -> dict[str, Any]:
@@ -73,7 +86,7 @@ def info(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Show what a model file holds, without loading its weights."""
     from specframe.compatibility import describe  # noqa: PLC0415 -- loads the native library; not needed for --help
 
-    document = describe(_resolve(model))
+    document = describe(model)
     if as_json:
         print_json(document)
         return
@@ -92,8 +105,8 @@ def _shown(value: object) -> str:
 
 
 def check(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A GGUF file, or a name of the catalogue.")],
-    draft: Annotated[Path | None, typer.Option("--draft", "-d", metavar="FILE", help="Draft model.")] = None,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=MODEL_HELP)],
+    draft: Annotated[str | None, typer.Option("--draft", "-d", metavar="FILE", help="Draft model.")] = None,
     strategy: Annotated[
         str | None,
         typer.Option("--strategy", "-s", metavar="NAME", help="Only this one, or combination; unset: all."),
@@ -103,7 +116,7 @@ def check(
     """Explain, before any weights are loaded, what works with a target. Exit 0: usable, 2: not."""
     from specframe.compatibility import check_files  # noqa: PLC0415 -- loads the native library; not needed for --help
 
-    report = check_files(_resolve(target), draft=draft, strategy=strategy)
+    report = check_files(target, draft=draft, strategy=strategy)
     if as_json:
         print_json(report.to_dict())
     else:
@@ -112,9 +125,3 @@ def check(
         print("usable" if report.usable else "not usable")
     if not report.usable:
         raise typer.Exit(EXIT_UNUSABLE)
-
-
-def _resolve(name: str) -> Path:
-    from specframe import catalogue  # noqa: PLC0415 -- not needed for --help
-
-    return catalogue.resolve(name)

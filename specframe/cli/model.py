@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -19,58 +20,43 @@ if TYPE_CHECKING:
     from specframe.llm import LLM
     from specframe.llm.options import GenerateOptions
 
-_MODEL, _RUN = "Model", "Drafting"
+_drafting, _model = (partial(typer.Option, rich_help_panel=panel) for panel in ("Drafting", "Model"))
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a name of the catalogue.")]
+MODEL_HELP = "A GGUF file, a name of the catalogue, or zoo:NAME: an analytic model."
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 
 _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
-    ("model", str, ..., typer.Argument(metavar="MODEL", help="A GGUF file, or a name of the catalogue.")),
+    ("model", str, ..., typer.Argument(metavar="MODEL", help=MODEL_HELP)),
     (
         "strategy",
         str,
         "auto",
-        typer.Option(
+        _drafting(
             "--strategy",
             "-s",
             metavar="NAME",
             help="auto: what suits the files; none: plain; a name; or several: first-of(a,b), extend(a,b).",
-            rich_help_panel=_RUN,
         ),
     ),
     (
         "draft",
-        Path | None,
+        str | None,
         None,
-        typer.Option(
-            "--draft",
-            "-d",
-            metavar="FILE",
-            help="Draft model; auto takes the strategy it is for.",
-            rich_help_panel=_RUN,
+        _drafting(
+            "--draft", "-d", metavar="FILE", help="Draft model, named as MODEL is; auto takes the strategy it is for."
         ),
     ),
     (
         "option",
         list[str] | None,
         None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="KEY=VALUE",
-            help="Option of the strategy; repeat for several.",
-            rich_help_panel=_RUN,
-        ),
+        _drafting("--option", "-o", metavar="KEY=VALUE", help="Option of the strategy; repeat for several."),
     ),
     (
         "draft_length",
         str,
         "auto",
-        typer.Option(
-            "--draft-length",
-            metavar="N",
-            help="Tokens to draft; auto: what pays, off: none.",
-            rich_help_panel=_RUN,
-        ),
+        _drafting("--draft-length", metavar="N", help="Tokens to draft; auto: what pays, off: none."),
     ),
     (
         "max_tokens",
@@ -106,103 +92,77 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         "ctx",
         int | None,
         None,
-        typer.Option(
-            "--ctx",
-            min=1,
-            help="Tokens of context; unset: 4096, or the model's training length if less.",
-            rich_help_panel=_MODEL,
-        ),
+        _model("--ctx", min=1, help="Tokens of context; unset: 4096, or the model's training length if less."),
     ),
+    ("threads", int | None, None, _model("--threads", min=1, help="Processor threads; unset: one per core.")),
     (
-        "threads",
+        "threads_batch",
         int | None,
         None,
-        typer.Option("--threads", min=1, help="Processor threads; unset: one per core.", rich_help_panel=_MODEL),
+        _model("--threads-batch", min=1, help="Those of prompts and drafts; unset: as --threads."),
     ),
-    ("batch", int, 2048, typer.Option("--batch", min=1, help="Most tokens evaluated at once.", rich_help_panel=_MODEL)),
+    ("batch", int, 2048, _model("--batch", min=1, help="Most tokens evaluated at once.")),
+    ("ubatch", int, 512, _model("--ubatch", min=1, help="Most tokens computed at once.")),
     (
         "devices",
         str | None,
         None,
-        typer.Option(
-            "--devices",
-            metavar="NAMES",
-            help="Devices to use, by commas; none: processor only.",
-            rich_help_panel=_MODEL,
-        ),
+        _model("--devices", metavar="NAMES", help="Devices to use, by commas; none: processor only."),
     ),
     (
         "gpu_layers",
         int | None,
         None,
-        typer.Option(
-            "--gpu-layers",
-            min=0,
-            help="Layers to keep on a GPU; unset: all that fit a GPU build.",
-            rich_help_panel=_MODEL,
+        _model("--gpu-layers", min=0, help="Layers to keep on a GPU; unset: all that fit a GPU build."),
+    ),
+    ("flash_attn", bool, True, _model("--flash-attn/--no-flash-attn", help="Off: drafting may change the text.")),
+    (
+        "type_k",
+        str,
+        "f16",
+        _model(
+            "--cache-type-k",
+            metavar="TYPE",
+            help="Format of keys in memory: f16, f32, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl.",
         ),
     ),
+    ("type_v", str, "f16", _model("--cache-type-v", metavar="TYPE", help="Of values, as for keys.")),
     (
-        "flash_attn",
+        "offload_kqv",
         bool,
         True,
-        typer.Option("--flash-attn/--no-flash-attn", help="Off: drafting may change the text.", rich_help_panel=_MODEL),
+        _model("--kv-offload/--no-kv-offload", help="Keep this memory on a GPU, where there is one."),
     ),
+    ("use_mmap", bool, True, _model("--mmap/--no-mmap", help="Map the file instead of reading it.")),
+    ("use_mlock", bool, False, _model("--mlock", help="Keep the weights from being swapped out.")),
+    ("check_tensors", bool, False, _model("--check-tensors", help="Look for invalid values in the file; slow.")),
     (
         "numerics",
         str,
         "auto",
-        typer.Option(
+        _model(
             "--numerics",
             metavar="auto|exact|fast",
             help="exact: make sure by measurement that drafting cannot change the text, or refuse; "
             "fast: take the fastest kernels even if it may.",
-            rich_help_panel=_MODEL,
         ),
     ),
     (
         "ctx_checkpoints",
         int,
         8,
-        typer.Option(
-            "--ctx-checkpoints",
-            min=0,
-            help="Checkpoints kept of a prompt, for models with recurrent layers.",
-            rich_help_panel=_MODEL,
-        ),
+        _model("--ctx-checkpoints", min=0, help="Checkpoints kept of a prompt, for models with recurrent layers."),
     ),
-    (
-        "checkpoint_interval",
-        int,
-        2048,
-        typer.Option("--checkpoint-interval", min=1, help="Tokens between two of them.", rich_help_panel=_MODEL),
-    ),
-    (
-        "checkpoint_mib",
-        int,
-        1024,
-        typer.Option("--checkpoint-mib", min=0, help="Most memory for them, in MiB.", rich_help_panel=_MODEL),
-    ),
+    ("checkpoint_interval", int, 2048, _model("--checkpoint-interval", min=1, help="Tokens between two of them.")),
+    ("checkpoint_mib", int, 1024, _model("--checkpoint-mib", min=0, help="Most memory for them, in MiB.")),
     (
         "checkpoint_on_device",
         bool,
         False,
-        typer.Option("--checkpoint-on-device", help="Keep those of drafts in device memory.", rich_help_panel=_MODEL),
+        _model("--checkpoint-on-device", help="Keep those of drafts in device memory."),
     ),
-    (
-        "library",
-        Path | None,
-        None,
-        typer.Option(
-            "--library", metavar="FILE", help="llama.cpp library to use, and no other.", rich_help_panel=_MODEL
-        ),
-    ),
-    (
-        "fetch",
-        bool,
-        False,
-        typer.Option("--fetch", help="Download a catalogue model that is not cached yet.", rich_help_panel=_MODEL),
-    ),
+    ("library", Path | None, None, _model("--library", metavar="FILE", help="llama.cpp library to use, and no other.")),
+    ("fetch", bool, False, _model("--fetch", help="Download catalogue models that are not cached yet.")),
 )
 
 
@@ -212,7 +172,7 @@ class ModelFlags:
 
     model: str
     strategy: str
-    draft: Path | None
+    draft: str | None
     option: list[str] | None
     draft_length: str
     max_tokens: int | None
@@ -222,10 +182,18 @@ class ModelFlags:
     session: Path | None
     ctx: int | None
     threads: int | None
+    threads_batch: int | None
     batch: int
+    ubatch: int
     devices: str | None
     gpu_layers: int | None
     flash_attn: bool
+    type_k: str
+    type_v: str
+    offload_kqv: bool
+    use_mmap: bool
+    use_mlock: bool
+    check_tensors: bool
     numerics: str
     ctx_checkpoints: int
     checkpoint_interval: int
@@ -273,23 +241,32 @@ class ModelFlags:
         from specframe.llm import load  # noqa: PLC0415
         from specframe.plugins import parse_options  # noqa: PLC0415
 
-        model = self.model
+        model, draft = self.model, self.draft
         if self.fetch:
             from specframe import catalogue  # noqa: PLC0415
 
             with progress_bar() as report:
                 model = str(catalogue.resolve(model, fetch=True, progress=report))
+                draft = None if draft is None else str(catalogue.resolve_draft(draft, fetch=True, progress=report))
         return load(
             model,
             strategy=self.strategy,
-            draft=self.draft,
+            draft=draft,
             options=parse_options(self.option or ()),
             n_ctx=self.ctx,
             threads=self.threads,
+            threads_batch=self.threads_batch,
             n_batch=self.batch,
+            n_ubatch=self.ubatch,
             devices=self.devices,
             n_gpu_layers=self.gpu_layers,
             flash_attn=self.flash_attn,
+            type_k=self.type_k,
+            type_v=self.type_v,
+            offload_kqv=self.offload_kqv,
+            use_mmap=self.use_mmap,
+            use_mlock=self.use_mlock,
+            check_tensors=self.check_tensors,
             numerics=cast("Literal['auto', 'exact', 'fast']", self.numerics),  # checked there
             ctx_checkpoints=self.ctx_checkpoints,
             checkpoint_interval=self.checkpoint_interval,

@@ -84,6 +84,10 @@ def _checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
     raise ConfigError(msg)
 
 
+def _names(options: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(options))
+
+
 class StrategyChooser:
     """Resolves the strategy of a request against the one chosen when the model was loaded."""
 
@@ -124,12 +128,12 @@ class StrategyChooser:
     def _choose(self, strategy: StrategyChoice, options: dict[str, Any]) -> Choice:
         if strategy == "auto":
             if options:
-                msg = f"options {sorted(options)} were given, but 'auto' has none; name the strategy they are for"
+                msg = f"options were given ({_names(options)}), but 'auto' has none; name the strategy they are for"
                 raise ConfigError(msg)
             return self._auto()
         if strategy is None or strategy == "none":
             if options:
-                msg = f"options {sorted(options)} are for a strategy, but 'none' is plain decoding; leave one out"
+                msg = f"options were given ({_names(options)}), but 'none' is plain decoding; leave one out"
                 raise ConfigError(msg)
             return Choice(None, "asked for")
         return Choice(self._resolve(strategy, options), "asked for")
@@ -146,8 +150,8 @@ class StrategyChooser:
         if isinstance(strategy, Combined | Combination):
             if options:
                 msg = (
-                    f"options {sorted(options)} were given, but {strategy.kind.value} has several strategies; put them "
-                    "behind the one they are for, as in first-of(ngram-k(n=8),mtp)"
+                    f"options were given ({_names(options)}), but {strategy.kind.value} has several strategies; put "
+                    "them behind the one they are for, as in first-of(ngram-k(n=8),mtp)"
                 )
                 raise ConfigError(msg)
             return Combination(strategy.kind, tuple(self._resolve(part, {}) for part in strategy.parts))

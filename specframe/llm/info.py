@@ -27,6 +27,10 @@ class LLMInfo:
     """Most tokens in one decode, over all sequences."""
     n_seq: int
     """Requests that run at once; more are queued."""
+    type_k: str
+    """Format of the keys in memory."""
+    type_v: str
+    """Of the values."""
     rollback: str
     """How memory can be brought back after a rejection: ``truncate``, ``bounded`` or ``snapshot``."""
     rollback_depth: int

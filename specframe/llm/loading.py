@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from specframe.chat import ChatTemplate
@@ -36,10 +35,17 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     n_ubatch: int = 512,
     parallel: int = 1,
     threads: int | None = None,
+    threads_batch: int | None = None,
     flash_attn: bool = True,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    offload_kqv: bool = True,
     numerics: Literal["auto", "exact", "fast"] = "auto",
     devices: str | Sequence[str] | None = None,
     n_gpu_layers: int | None = None,
+    use_mmap: bool = True,
+    use_mlock: bool = False,
+    check_tensors: bool = False,
     ctx_checkpoints: int = 8,
     checkpoint_interval: int = 2048,
     checkpoint_mib: int = 1024,
@@ -54,10 +60,11 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
     """Load a model.
 
     Args:
-        model: A GGUF file, or a name of the catalogue (``specframe pull`` lists them).
+        model: A GGUF file, a name of the catalogue (``specframe pull`` lists them), or ``zoo:NAME``, a tiny analytic
+            model of :mod:`specframe.testing.zoo`.
         strategy: Draft strategy of all requests that do not choose another: ``"auto"`` for what suits the files, a
             name, a class, a combination (:func:`first_of`, :func:`extend`), ``"none"`` for plain decoding.
-        draft: GGUF file with the draft model, for strategies that have one.
+        draft: Draft model, for strategies that have one: a file or a name, as for ``model``.
         options: Of the strategy.
         n_ctx: Tokens one sequence can hold. Unset: 4096, or what the model was trained with if that is less. More than
             that is brought down to it with a warning.
@@ -65,7 +72,12 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         n_ubatch: Tokens the backend computes at once.
         parallel: Requests that run at once.
         threads: Processor threads; unset: as many as the machine has cores to use.
+        threads_batch: Those of batches of more than one token: prompts and drafts; unset: as ``threads``.
         flash_attn: Needed for logits that do not depend on the width of a batch; see docs/losslessness.md.
+        type_k: Format of the keys in memory: ``"f16"``, ``"f32"``, ``"bf16"``, or a smaller one in blocks, such as
+            ``"q8_0"`` and ``"q4_0"``, which rounds more.
+        type_v: Of the values; those in blocks need ``flash_attn``.
+        offload_kqv: Keep this memory on a GPU, where there is one.
         numerics: ``"auto"`` keeps to kernels that are known to give a token the same logits alone and in a draft, where
             there are such (docs/losslessness.md says for which weights). ``"exact"`` verifies by measurement that
             drafting cannot change the text with this model, library, machine and settings, and refuses to load
@@ -75,6 +87,9 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         devices: Names of devices to offload to (``specframe doctor`` lists them), ``"none"`` for the processor only;
             unset: all there are. Draft files go there as well, unless the strategy has an option that says otherwise.
         n_gpu_layers: Layers to keep on a GPU; unset: all that a GPU build can take.
+        use_mmap: Map the file instead of reading it.
+        use_mlock: Keep the weights from being swapped out, as far as the system allows.
+        check_tensors: Look for invalid values in every tensor, which takes time, and refuse the file if there are.
         ctx_checkpoints: Most checkpoints to keep of the prompt of each sequence, for memory that cannot be cut at will
             (recurrent, hybrid): a later prompt that shares a part of it starts from there. 0: from its beginning.
         checkpoint_interval: Tokens between two of them in a long prompt.
@@ -82,7 +97,7 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         checkpoint_on_device: Keep the checkpoints that guard verifications in device memory, where they cost no
             transfer; those of prompts are kept on the host.
         library: A llama.cpp library to use and no other.
-        fetch: Download a catalogue model that is not cached yet.
+        fetch: Download catalogue models that are not cached yet.
         template: Chat template to use instead of the model's: a template or a file.
         sampling: Starting point for the sampling of every request.
         observers: Told about starts, steps and ends, after those that plugins registered.
@@ -106,17 +121,29 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         n_ubatch=n_ubatch,
         parallel=parallel,
         threads=threads,
+        threads_batch=threads_batch,
         flash_attn=flash_attn,
+        type_k=type_k,
+        type_v=type_v,
+        offload_kqv=offload_kqv,
         checkpoint_on_device=checkpoint_on_device,
         exact=numerics == "exact",
     )
     path = catalogue.resolve(os.fspath(model), fetch=fetch)
-    draft_path = _draft_path(draft)
+    draft_path = catalogue.resolve_draft(None if draft is None else os.fspath(draft), fetch=fetch)
     watching = [*(cls() for cls in plugins.registry().observers()), *elements("observers", observers)]
     native = opening.load_library(library)
     chooser = opening.choose(native, path, strategy, options, draft_path)
     context_options["n_rs_seq"] = opening.rollback_depth(chooser.default, n_batch=min(n_batch, n_ubatch))
-    of_model = {"library": native, "devices": devices, "n_gpu_layers": n_gpu_layers, "progress": progress}
+    of_model = {
+        "library": native,
+        "devices": devices,
+        "n_gpu_layers": n_gpu_layers,
+        "use_mmap": use_mmap,
+        "use_mlock": use_mlock,
+        "check_tensors": check_tensors,
+        "progress": progress,
+    }
     opened, exact_width = opening.open_model(
         path, numerics, context_options, drafts=chooser.default is not None, **of_model, **chooser.model_options
     )
@@ -162,16 +189,3 @@ def _checkpoints(count: int, interval: int, mib: int) -> PromptCheckpoints:
     check_whole_number("checkpoint_interval", interval, 1, way_out="2048 is the default")
     check_whole_number("checkpoint_mib", mib, 0, way_out="1024 is the default")
     return PromptCheckpoints(count=count, interval=interval, max_bytes=mib << 20)
-
-
-def _draft_path(draft: str | os.PathLike[str] | None) -> Path | None:
-    if draft is None:
-        return None
-    path = Path(draft).expanduser()
-    if not path.is_file():
-        given = os.fspath(draft)
-        msg = f"there is no draft file {given!r}"
-        if given and path.is_dir():
-            msg = f"the draft {given!r} is a directory; name a file in it"
-        raise ConfigError(msg)
-    return path

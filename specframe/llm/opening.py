@@ -40,17 +40,28 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-def context_options(*, n_batch: int, n_ubatch: int, parallel: int, threads: int | None, **more: Any) -> dict[str, Any]:
+def context_options(
+    *, n_batch: int, n_ubatch: int, parallel: int, threads: int | None, threads_batch: int | None, **more: Any
+) -> dict[str, Any]:
     """Options of a context from those of ``load``. Raises ConfigError, in the words of ``load``."""
     check_whole_number("n_batch", n_batch, 1, way_out="2048 is the default")
     check_whole_number("n_ubatch", n_ubatch, 1, way_out="512 is the default")
     check_whole_number("parallel", parallel, 1, MAX_SEQ, way_out="further requests wait for their turn")
     if threads is not None:
         check_whole_number("threads", threads, 1, MAX_THREADS, way_out="leave it out for one per physical core")
+    if threads_batch is not None:
+        check_whole_number("threads_batch", threads_batch, 1, MAX_THREADS, way_out="leave it out for those of threads")
     if n_batch < parallel:
         msg = f"n_batch ({n_batch}) must be at least parallel ({parallel}), a token for each request; raise n_batch"
         raise ConfigError(msg)
-    options = {"n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq": parallel, "n_threads": threads, **more}
+    options = {
+        "n_batch": n_batch,
+        "n_ubatch": n_ubatch,
+        "n_seq": parallel,
+        "n_threads": threads,
+        "n_threads_batch": threads_batch,
+        **more,
+    }
     ContextOptions(**options)
     return options
 
@@ -125,6 +136,8 @@ def info(model: Model, target: LlamaTarget, choice: Choice) -> LLMInfo:
         n_ctx_train=facts.n_ctx_train,
         n_batch=of_target.n_batch,
         n_seq=of_target.n_seq,
+        type_k=target.context.options.type_k,
+        type_v=target.context.options.type_v,
         rollback=of_target.rollback.value,
         rollback_depth=of_target.rollback_depth,
         checkpoints=of_target.checkpoint_place,

@@ -38,6 +38,14 @@ def test_audit_as_a_table_and_as_json(cli: Cli, model: Path) -> None:
     assert "equal to" in text.out
 
 
+def test_audit_looks_at_the_memory_that_was_asked_for(cli: Cli, model: Path) -> None:
+    options = ("--threads", 1, "--threads-batch", 2, "--cache-type-k", "bf16", "--cache-type-v", "f32")
+    document = cli("audit", model, *options, "--no-kv-offload", "--json").document
+    assert [document[key] for key in ("type_k", "type_v", "n_threads", "n_threads_batch")] == ["bf16", "f32", 1, 2]
+    assert document["settings"].startswith("1 thread (2 for batches), flash attention on, bf16 keys and f32 values, ")
+    assert "type_v 'q8_0' needs flash_attn" in cli("audit", model, "--no-flash-attn", "--cache-type-v", "q8_0").err
+
+
 def test_a_sweep_names_the_fastest_settings(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     document = cli("audit", model, "--sweep", "--json").document

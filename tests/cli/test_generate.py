@@ -116,10 +116,10 @@ def test_statistics_on_request(cli: Cli, model: Path) -> None:
     ("options", "problem"),
     [
         (["--top-p", "3"], "top_p"),
-        (["-o", "n=3"], "'auto' has none; name the strategy they are for"),
+        (["-o", "n=3"], "options were given (n), but 'auto' has none; name the strategy they are for"),
         (["-s", "none", "-o", "n=3"], "--option is for a strategy, and --strategy none is plain decoding"),
         (["-s", "none", "-d", "x.gguf"], "--draft is for a strategy"),
-        (["-d", "x.gguf"], "no draft file 'x.gguf'"),
+        (["-d", "x.gguf"], "the draft: there is no file 'x.gguf'"),
         (["-s", "ngramk"], "'ngram-k'"),
         (["-s", "ngram-k", "-o", "nn=3"], "no option 'nn'"),
         (["-s", "ngram-k", "-o", "n"], "name=value"),
@@ -196,6 +196,51 @@ def test_a_full_context_can_be_shifted(cli: Cli, model: Path) -> None:
     shifted = cli(*prompt, "--context-full", "shift", "--n-keep", "2").document
     assert (shifted["completion_tokens"], shifted["stop_detail"]) == (60, "max-tokens")
     assert shifted["stats"]["shifts"] > 0
+
+
+def test_every_option_of_the_model_reaches_load(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is given a value that is not its default, so that none can be forgotten or swapped for another."""
+    given = {
+        "--ctx": ("n_ctx", 101), "--threads": ("threads", 2), "--threads-batch": ("threads_batch", 3),
+        "--batch": ("n_batch", 102), "--ubatch": ("n_ubatch", 103), "--devices": ("devices", "none"),
+        "--gpu-layers": ("n_gpu_layers", 4), "--no-flash-attn": ("flash_attn", False),
+        "--cache-type-k": ("type_k", "q8_0"), "--cache-type-v": ("type_v", "bf16"),
+        "--no-kv-offload": ("offload_kqv", False), "--no-mmap": ("use_mmap", False),
+        "--mlock": ("use_mlock", True), "--check-tensors": ("check_tensors", True), "--numerics": ("numerics", "fast"),
+        "--ctx-checkpoints": ("ctx_checkpoints", 5), "--checkpoint-interval": ("checkpoint_interval", 6),
+        "--checkpoint-mib": ("checkpoint_mib", 7), "--checkpoint-on-device": ("checkpoint_on_device", True),
+        "--library": ("library", Path("x.so")),
+        "--draft": ("draft", "zoo:dflash"), "--strategy": ("strategy", "dflash"),
+    }  # fmt: skip
+    asked: dict[str, Any] = {}
+
+    def load(model: str, **options: Any) -> None:
+        asked.update(options, model=model)
+        raise specframe.ConfigError("that is enough")
+
+    monkeypatch.setattr("specframe.llm.load", load)
+    flags = [x for flag, (_, value) in given.items() for x in ([flag] if isinstance(value, bool) else [flag, value])]
+    assert cli("generate", "zoo:llama", "-p", "abc", *flags).err == "specframe: error: that is enough\n"
+    assert asked.pop("model") == "zoo:llama"
+    assert (asked.pop("options"), asked.pop("template")) == ({}, None)
+    assert asked == dict(given.values())
+
+
+def test_models_and_drafts_are_named_in_the_same_ways(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
+    options = ("-p", "abcabc", "-s", "dflash", "--draft-length", "4", "--json", *GREEDY)
+    assert cli("generate", "zoo:llama", "-d", "zoo:dflash", *options).document["stats"]["verified"] > 0
+    assert cli("check", "zoo:llama", "-d", "zoo:dflash", "-s", "dflash").out.endswith("\nusable\n")
+    assert cli("info", "zoo:dflash", "--json").document["draft_strategy"] == "dflash"
+    assert cli("pull", "zoo:llama").out == f"{tmp_path / 'models' / 'zoo' / 'llama.gguf'}\n"
+    for command in ("generate", "check", "bench"):
+        answer = cli(command, "zoo:llama", "-d", "smollm2-135n", *(("-p", "abc") if command == "generate" else ()))
+        assert (answer.code, answer.out) == (2, "")
+        assert (
+            "the draft: there is no file and no model called 'smollm2-135n'; did you mean 'smollm2-135m'?" in answer.err
+        )
 
 
 def test_checkpoint_options_reach_the_engine(cli: Cli, zoo: Callable[[str], Path]) -> None:

@@ -42,7 +42,8 @@ def test_strategies(cli: Cli) -> None:
     assert isinstance(document["problems"], list)
     text = cli("strategies")
     assert text.code == 0
-    assert "ngram-k4v -o n=12" in text.out
+    assert text.out.count("  -o n=12  (int) tokens that must match\n") == 1
+    assert "\noptions of ngram-k, ngram-k4v:\n" in text.out
 
 
 def test_info(cli: Cli, zoo: Zoo) -> None:

@@ -12,11 +12,12 @@ import attrs
 import pytest
 from typer.testing import CliRunner
 
-from specframe.bench import margins, models, orchestration, program, side_specframe, turns
+from specframe.bench import margins, orchestration, program, side_specframe, turns
 from specframe.bench.settings import Job, Settings
 from specframe.bench.sides import PLAIN, Side
 from specframe.bench.worker import run_process
 from specframe.bench.workloads import Workload
+from specframe.catalogue import analytic
 from specframe.cli.app import app
 from specframe.cli.benching import MeasureFlags
 from specframe.core.errors import ConfigError
@@ -190,30 +191,14 @@ def test_against_the_server_both_use_its_library() -> None:
     assert given.settings.library == "mine.so"
 
 
-def test_analytic_models_are_built_once_and_named_when_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Path] = []
-
-    def recipe(path: Path) -> Path:
-        built.append(path)
-        path.write_bytes(b"GGUF")
-        return path
-
-    monkeypatch.setattr(models, "LARGE", {"big": recipe})
-    assert models.resolve("zoo:big", directory=tmp_path) == models.resolve("zoo:big", directory=tmp_path)
-    assert built == [tmp_path / "big.gguf"]
-    assert models.resolve("zoo:llama", directory=tmp_path).is_file()
-    with pytest.raises(ConfigError, match="there are big, llama"):
-        models.resolve("zoo:poetry", directory=tmp_path)
-
-
 def test_a_draft_can_be_an_analytic_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
     values: dict[str, Any] = dict.fromkeys(attrs.fields_dict(MeasureFlags)) | {"numerics": "fast"}
-    flags = MeasureFlags.from_cli(values | {"draft": Path("zoo:dflash")})
+    flags = MeasureFlags.from_cli(values | {"draft": "zoo:dflash"})
     assert flags.draft is not None
     assert flags.draft.is_file()
-    with pytest.raises(ConfigError, match="no draft file 'dflash'"):
-        MeasureFlags.from_cli(values | {"draft": Path("dflash")})
+    with pytest.raises(ConfigError, match="the draft: there is no file and no model called 'dflash'"):
+        MeasureFlags.from_cli(values | {"draft": "dflash"})
 
 
 def test_turns_are_measured_without_the_settings_of_a_grid() -> None:
@@ -231,7 +216,7 @@ def test_turns_are_measured_without_the_settings_of_a_grid() -> None:
 
 @pytest.mark.slow
 def test_the_large_model_accepts_what_it_is_made_to(tmp_path: Path) -> None:
-    path = models.LARGE["large-mtp-sure"](tmp_path / "large.gguf")
+    path = analytic.LARGE["large-mtp-sure"](tmp_path / "large.gguf")
     assert 80e6 < path.stat().st_size < 130e6
     measured = side_specframe.measure(job(path, "generate", strategy="mtp", options={"n_max": 3}))
     assert measured["drafted"] > 0
@@ -241,7 +226,7 @@ def test_the_large_model_accepts_what_it_is_made_to(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "n_max"), [("dflash", 7), ("dspark", 7), ("eagle3", 4)])
 def test_the_large_drafts_are_right_about_most_tokens(tmp_path: Path, strategy: str, n_max: int) -> None:
-    target, drafter = (models.LARGE[f"large-{name}"](tmp_path / f"{name}.gguf") for name in ("dense", strategy))
+    target, drafter = (analytic.LARGE[f"large-{name}"](tmp_path / f"{name}.gguf") for name in ("dense", strategy))
     assert 80e6 < target.stat().st_size < 130e6
     side = {"strategy": strategy, "draft": str(drafter), "options": {"n_max": n_max}, "draft_length": n_max}
     measured = side_specframe.measure(job(target, "generate", **side))

@@ -45,7 +45,7 @@ def failed(target: Path, **options: object) -> dict[str, str]:
 
 def test_a_target_that_lacks_what_a_strategy_needs(zoo: Zoo) -> None:
     assert failed(zoo("llama-chat"), strategy="reader") == {
-        "strategy reader": "needs hidden states of the target, which llama.cpp does not hand out for llama models"
+        "strategy reader": "needs hidden rows of the target, which llama.cpp does not hand out for llama models"
     }
     assert failed(zoo("llama-chat")) == {}, "strategies nobody asked for do not make a target unusable"
     assert failed(zoo("qwen35"), strategy="reader") == {}

@@ -87,6 +87,8 @@ def make(
         n_ctx_train=512,
         n_batch=64,
         n_seq=n_seq,
+        type_k="f16",
+        type_v="f16",
         rollback="truncate",
         rollback_depth=0,
         checkpoints=None,

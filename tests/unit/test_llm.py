@@ -59,7 +59,7 @@ def test_unknown_keywords_are_refused_in_coroutines(method: str) -> None:
         ({"max_tokens": -1}, "max_tokens"),
         ({"stop": [""]}, "stop"),
         ({"strategy": "no-such"}, "no-such"),
-        ({"options": {"n": 1}}, "are for a strategy, but"),
+        ({"options": {"n": 1}}, "were given .n., but 'none' is plain decoding"),
         ({"strategy": "none", "options": {"n": 1}}, "options"),
         ({"strategy": Repeat, "options": {"lenght": 1}}, "lenght"),
         ({"logits_processors": [1]}, "logits_processors"),

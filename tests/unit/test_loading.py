@@ -32,10 +32,10 @@ def test_load_checks_before_it_opens(tmp_path: Path, zoo: Callable[[str], Path])
     with pytest.raises(ConfigError):
         specframe.load(tmp_path / "missing.gguf")
     model = zoo("llama")
-    for missing in (str(tmp_path / "missing"), ""):
-        with pytest.raises(ConfigError, match=f"no draft file '{missing}'"):
+    for missing in (str(tmp_path / "missing"), "", "zoo:missing"):
+        with pytest.raises(ConfigError, match=f"the draft: there is no .*'{missing}'"):
             specframe.load(model, draft=missing)
-    with pytest.raises(ConfigError, match="is a directory"):
+    with pytest.raises(ConfigError, match=r"the draft: .* is a directory"):
         specframe.load(model, draft=tmp_path)
     with pytest.raises(ConfigError, match="observers must be a sequence, not 3"):
         specframe.load(model, observers=3)  # type: ignore[arg-type]
@@ -56,6 +56,8 @@ def test_load_checks_before_it_opens(tmp_path: Path, zoo: Callable[[str], Path])
         ("parallel", 257),
         ("parallel", True),
         ("threads", 513),
+        ("threads_batch", 0),
+        ("offload_kqv", 1),
         ("ctx_checkpoints", -1),
         ("checkpoint_interval", 0),
         ("checkpoint_mib", -1),

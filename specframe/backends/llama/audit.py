@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from specframe.backends.llama.context_options import ContextOptions
+from specframe.backends.llama.context_options import IN_BLOCKS, ContextOptions
 from specframe.backends.llama.kernels import TILED_ROWS
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.processor import machine_features
@@ -86,7 +86,10 @@ class Audit:
     model: str
     library: str
     flash_attn: bool
+    type_k: str
+    type_v: str
     n_threads: int
+    n_threads_batch: int
     n_ubatch: int
     use_extra_bufts: bool
     exact_kernels: bool
@@ -122,8 +125,12 @@ class Audit:
     @property
     def settings(self) -> str:
         """For people."""
+        batch = "" if self.n_threads_batch == self.n_threads else f" ({self.n_threads_batch} for batches)"
+        usual = self.type_k == self.type_v == "f16"
+        memory = "" if usual else f"{self.type_k} keys and {self.type_v} values, "
         return (
-            f"{self.n_threads} thread{'s' if self.n_threads > 1 else ''}, flash attention {_on(self.flash_attn)}, "
+            f"{self.n_threads} thread{'s' if self.n_threads > 1 else ''}{batch}, "
+            f"flash attention {_on(self.flash_attn)}, {memory}"
             f"repacked weights {_on(self.use_extra_bufts)}, {self.n_ubatch} tokens at a time"
             f"{', kernels of exact numerics' if self.exact_kernels else ''}"
         )
@@ -187,6 +194,7 @@ def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[in
         raise ConfigError(f"{model.path.name} was trained with {trained} tokens, too few to audit {contexts}")
     n_ctx = max(fitting) + tail
     chosen = ContextOptions(**{**options, "n_ctx": n_ctx, "n_seq": 1})
+    threads = chosen.n_threads or default_threads()
     rows: list[WidthAudit] = []
     margins: list[float] = []
     with LlamaTarget(model, **attrs.asdict(chosen)) as target:
@@ -199,7 +207,10 @@ def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[in
         model=model.path.name,
         library=f"{model.library.source} ({model.library.path})",
         flash_attn=chosen.flash_attn,
-        n_threads=chosen.n_threads or default_threads(),
+        type_k=chosen.type_k,
+        type_v=chosen.type_v,
+        n_threads=threads,
+        n_threads_batch=chosen.n_threads_batch or threads,
         n_ubatch=chosen.n_ubatch,
         use_extra_bufts=model.use_extra_bufts,
         exact_kernels=chosen.exact,
@@ -223,7 +234,7 @@ def sweep(open_model: Callable[..., Model], *, rounds: int = 3, **options: Any) 
     changes: list[dict[str, Any]] = [
         {},
         *({"n_threads": n} for n in sorted({1, max(1, cores // 2), processors} - {cores})),
-        {"flash_attn": False},
+        *([] if options.get("type_v") in IN_BLOCKS else [{"flash_attn": False}]),
         {"n_ubatch": TILED_ROWS},
     ]
     best: dict[int, Audit] = {}

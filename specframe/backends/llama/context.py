@@ -108,7 +108,7 @@ class Context(Closable):
         )
         assert self._native is not None  # noqa: S101 -- for the type checker
         self._native.before.append(self.batch.free)
-        self._kernels = Kernels(self.library, native, self.model.gguf.weights, exact=options.exact)
+        self._kernels = Kernels(self.library, native, self.model.gguf.weights, options)
         self._process, self._decode_type = lib.llama_process, lib.LLAMA_PROCESS_TYPE_DECODE
         self._get_logits = lib.llama_get_logits
         self.features = Features(self)

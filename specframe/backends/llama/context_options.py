@@ -6,16 +6,18 @@ import logging
 import math
 import os
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from specframe.backends.llama.gguf import GgufFile
-from specframe.backends.llama.model import Model
 from specframe.backends.llama.threads import MAX_THREADS, default_threads
 from specframe.core.errors import ConfigError
 from specframe.core.names import resembling
 from specframe.core.validators import flag, whole_number
+
+if TYPE_CHECKING:
+    from specframe.backends.llama.model import Model
 
 log = logging.getLogger("specframe.llama.context")
 
@@ -86,9 +88,10 @@ class ContextOptions:
     exact: bool = attrs.field(default=False, validator=flag)
     """Compute each row as if it were alone also where that takes longer: with BF16 and F32 weights."""
     type_k: str = attrs.field(default="f16", validator=_cache_type)
+    """Memory format of keys; see ``CACHE_TYPES``."""
     type_v: str = attrs.field(default="f16", validator=_cache_type)
-    """Memory format of keys and values; see ``CACHE_TYPES``."""
-    offload: bool = attrs.field(default=True, validator=flag)
+    """Memory format of values."""
+    offload_kqv: bool = attrs.field(default=True, validator=flag)
     """Keep the memory on the GPU, where there is one."""
     swa_full: bool = attrs.field(default=True, validator=flag)
     """Keep what slid out of the window, so that a tail can be cut; else only checkpoints bring a sequence back."""
@@ -161,6 +164,17 @@ class ContextOptions:
     def check_model(self, model: Model) -> None:
         """Check what depends on the model. Raises ConfigError where llama.cpp would abort or take all memory."""
         file = model.gguf
+        if self.type_v in IN_BLOCKS and file.arch == "grok":
+            msg = (
+                f"type_v {self.type_v!r} needs flash attention, which llama.cpp lacks for grok models; use type_v 'f16'"
+            )
+            raise ConfigError(msg)
+        if self.type_k != self.type_v and (file.get("{arch}.attention.key_length_mla") or file.arch == "deepseek4"):
+            msg = (
+                f"type_k {self.type_k!r} and type_v {self.type_v!r} must be the same for {file.arch} models, which "
+                "keep keys and values in one; change one of them"
+            )
+            raise ConfigError(msg)
         for option, key, type_name in (("type_k", "key", self.type_k), ("type_v", "value", self.type_v)):
             block = CACHE_TYPES[type_name][1]
             for size in _head_sizes(file, key):
@@ -213,7 +227,7 @@ class ContextOptions:
         )
         params.type_k = getattr(lib, f"GGML_TYPE_{self.type_k.upper()}")
         params.type_v = getattr(lib, f"GGML_TYPE_{self.type_v.upper()}")
-        params.offload_kqv = self.offload
+        params.offload_kqv = self.offload_kqv
         params.swa_full = self.swa_full
         params.kv_unified = self.kv_unified
         params.no_perf = True

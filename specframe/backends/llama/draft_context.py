@@ -74,7 +74,7 @@ def draft_options(
         flash_attn=tells.flash_attn if flash_attn is None else flash_attn,
         type_k=settings.type_k,
         type_v=settings.type_v,
-        offload=tells.offload,
+        offload_kqv=tells.offload_kqv,
         swa_full=swa_full,
         kv_unified=tells.kv_unified,
         n_outputs_max=n_outputs_max,

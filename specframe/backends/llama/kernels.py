@@ -3,10 +3,13 @@
 ggml's kernels for CPUs differ with the number of rows, and round differently:
 
 * flash attention works row by row; from 64 rows of a sequence on in tiles; and for one row on a memory of 512 cells or
-  more it splits that memory over the threads
+  more it splits that memory over the threads; both unless keys or values are kept in blocks, as Q8_0 is
   (``ggml_compute_forward_flash_attn_ext_f16``, ``ggml-cpu/ops.cpp``);
 * products with F32, F16 and BF16 weights are summed in another order from two rows on (``llamafile_sgemm``);
 * products with K-quants and IQ quants work in tiles from 8 rows on (``ggml-cpu/tiled``).
+
+And what is kept in blocks is turned by a matrix before (``attn_rot_k``), row by row, but rounded otherwise in reference
+mode.
 
 So a token verified in a draft would not get the logits it gets alone. Reference mode (``use_ref``) keeps to rows one by
 one, at the price of a few fused operations; it is used where the width would matter, and where it is cheaper. Only
@@ -19,6 +22,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from specframe.backends.llama.context_options import IN_BLOCKS, ContextOptions
 from specframe.backends.llama.library import Library
 from specframe.core.ports import BatchEntry
 
@@ -52,10 +56,10 @@ class Kernels:
         library: the native library.
         context: ``struct llama_context *``, borrowed.
         weights: types of the model's matrices.
-        exact: see ``ContextOptions.exact``.
+        options: of the context.
     """
 
-    def __init__(self, library: Library, context: Any, weights: Collection[str], *, exact: bool) -> None:
+    def __init__(self, library: Library, context: Any, weights: Collection[str], options: ContextOptions) -> None:
         lib = library.lib
         scheduler = lib._ZNK13llama_context9get_schedEv(context)  # noqa: SLF001 -- the mangled name of a public member
         backends = [
@@ -64,7 +68,8 @@ class Kernels:
         ]
         self._cpus = [backend for backend in backends if lib.ggml_backend_is_cpu(backend)]
         self._set_use_ref = lib.ggml_backend_cpu_set_use_ref
-        self._always = _referenced(weights, exact=exact)
+        self._turned = not IN_BLOCKS.isdisjoint({options.type_k, options.type_v})
+        self._always = _referenced(weights, exact=options.exact, turned=self._turned)
         self._reference: bool | None = None
 
     def choose(self, batch: Sequence[BatchEntry]) -> None:
@@ -75,7 +80,7 @@ class Kernels:
         else:
             # Several sequences are cut into pieces of equal length, which can leave a single row over.
             single = width == 1 or len(batch) > 1
-            late = single and max([entry.pos for entry in batch]) >= SPLIT_TOKENS
+            late = single and not self._turned and max([entry.pos for entry in batch]) >= SPLIT_TOKENS
             reference = late or sum([len(entry.tokens) for entry in batch]) in self._always
         if reference is not self._reference:
             for cpu in self._cpus:
@@ -83,12 +88,15 @@ class Kernels:
             self._reference = reference
 
 
-def _referenced(weights: Collection[str], *, exact: bool) -> range:
-    """Rows of a batch, without wide pieces in it, that reference mode is for, whatever is in memory."""
+def _referenced(weights: Collection[str], *, exact: bool, turned: bool) -> range:
+    """Rows of a batch, without wide pieces in it, that reference mode is for, however much is in memory.
+
+    Where keys or values are ``turned``, the mode is the same for all of them.
+    """
     if not (STEADY_WEIGHTS | FLOATING_WEIGHTS).issuperset(weights):
         return range(1, sys.maxsize)
     if FLOATING_WEIGHTS.isdisjoint(weights):
-        return range(2, NARROW_ROWS + 1)
+        return range(0) if turned else range(2, NARROW_ROWS + 1)
     if SLOW_IN_REFERENCE.issuperset(weights) and not exact:
         return range(0)  # as the server of llama.cpp does
-    return range(2, sys.maxsize)
+    return range(1 if turned else 2, sys.maxsize)

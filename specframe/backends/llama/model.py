@@ -23,7 +23,7 @@ from specframe.backends.llama.validation import validate_loadable
 from specframe.backends.llama.vocab import LlamaVocab
 from specframe.core.errors import ClosedError, ConfigError
 from specframe.core.ports import Need
-from specframe.core.validators import check_whole_number
+from specframe.core.validators import check_flag, check_whole_number
 
 
 class Dependent(Protocol):
@@ -108,6 +108,8 @@ class Model(Closable):
             ConfigError: the file cannot be used, and the message quotes llama.cpp's reason; or there is no such device.
             BackendError: there is not enough memory.
         """
+        for name, value in (("use_mmap", use_mmap), ("use_mlock", use_mlock), ("check_tensors", check_tensors)):
+            check_flag(name, value)
         self._close_lock = threading.Lock()
         # Re-entrant: the garbage collector may release a hold at any point.
         self._hold_lock = threading.RLock()

@@ -1,4 +1,4 @@
-"""Models to measure: files, names of the catalogue, and tiny or larger analytic ones by ``zoo:NAME``."""
+"""Models that are made on the spot, ``zoo:NAME``: those of the test kit's zoo, and larger ones to measure with."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from specframe import catalogue
-from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
+from specframe.core.names import resembling
 from specframe.testing import zoo
 
 _PREFIX = "zoo:"
@@ -53,7 +52,7 @@ def _large_eagle3(path: Path) -> Path:
     return zoo.drafts.eagle3(path, world=zoo.World(width=320), error=0.1, target_layers=_READ, strength=0.0)
 
 
-#: Larger models of this module: too slow to build for the zoo of the tests, and kept once they are.
+#: Too slow to make for the zoo of the test kit, and kept once they are.
 LARGE: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
     {
         "large-mtp": lambda path: _large_hybrid(path, error=0.1),
@@ -67,24 +66,18 @@ LARGE: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
 )
 
 
-def resolve(name: str, *, fetch: bool = False, directory: Path | None = None) -> Path:
-    """The file of a model.
-
-    Args:
-        name: a GGUF file, a name of the catalogue, or ``zoo:NAME`` with a name of the zoo or of :data:`LARGE`.
-        fetch: download a model of the catalogue that is not cached yet.
-        directory: where analytic models are kept; the cache unless given.
+def build(name: str, directory: Path) -> Path:
+    """The file of the analytic model ``zoo:NAME``, in ``directory``; larger ones are made only once.
 
     Raises:
-        ConfigError: There is no such model, or the ``gguf`` package, which writes analytic ones, is missing.
+        ConfigError: There is no such model, or the ``gguf`` package, which writes them, is missing.
     """
-    if not name.startswith(_PREFIX):
-        return catalogue.resolve(name, fetch=fetch).resolve()
-    name = name.removeprefix(_PREFIX)
-    directory = directory or cache_directory("bench")
-    if name in zoo.NAMES:
-        return zoo.build(name, directory)
-    if name not in LARGE:
-        raise ConfigError(f"there is no {_PREFIX}{name}; there are {', '.join([*LARGE, *zoo.NAMES])}")
-    path = directory / f"{name}.gguf"
-    return path if path.is_file() else LARGE[name](path)
+    short = name.removeprefix(_PREFIX)
+    if short in zoo.NAMES:
+        return zoo.build(short, directory)
+    if short not in LARGE:
+        names = [f"{_PREFIX}{known}" for known in (*LARGE, *zoo.NAMES)]
+        hint = resembling(name, names, f"there are {', '.join(names)}")
+        raise ConfigError(f"there is no model {name!r}; {hint}")
+    path = directory / f"{short}.gguf"
+    return path if path.is_file() else LARGE[short](path)
