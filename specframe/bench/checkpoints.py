@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from specframe.backends.llama.library import load_library
-from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
+from specframe.bench.opened import open_model
 from specframe.bench.settings import Job
 from specframe.core.ports import BatchEntry, Rollback
 
@@ -21,23 +20,14 @@ def measure(job: Job) -> list[dict[str, Any]]:
 
     Empty for a model whose memory can be cut: it needs no checkpoints.
     """
-    settings = job.settings
     found: list[dict[str, Any]] = []
-    model = Model(settings.model, library=load_library(settings.library), n_gpu_layers=settings.n_gpu_layers)
-    try:
+    model, options = open_model(job.settings)
+    with model:
         for on_device in (False, True):
-            with LlamaTarget(
-                model,
-                n_ctx=settings.n_ctx,
-                n_batch=settings.n_batch,
-                n_ubatch=settings.n_ubatch,
-                n_threads=settings.n_threads,
-                checkpoint_on_device=on_device,
-            ) as target:
+            asked = {**options, "n_ctx": job.settings.n_ctx, "checkpoint_on_device": on_device}
+            with LlamaTarget(model, **asked) as target:
                 if target.info.rollback is not Rollback.TRUNCATE:
                     found += [_cost(target, length) for length in LENGTHS if length < target.info.n_ctx]
-    finally:
-        model.close()
     return found
 
 

@@ -80,11 +80,22 @@ class Row:
         return self.summary(lambda run: run.ttft_s)
 
     def over(self, other: Mapping[int, Measurement]) -> Summary | None:
-        """Tokens per second over those of ``other``, in pairs of the same repetition; None when there is no pair."""
-        both = [i for i in self.runs if i in other and other[i].tokens_per_second > 0]
+        """Tokens per second over those of ``other``, in pairs of the same repetition; None when there is no pair.
+
+        An answer of a single token has no speed.
+        """
+        both = [
+            i for i in self.runs if i in other and self.runs[i].tokens_per_second > 0 and other[i].tokens_per_second > 0
+        ]
         if not both:
             return None
         return paired([self.runs[i].tokens_per_second for i in both], [other[i].tokens_per_second for i in both])
+
+    @property
+    def plain_speed(self) -> Summary | None:
+        """That of plain decoding of ours; None where it was not measured."""
+        speeds = [run.tokens_per_second for run in self.plain.values()]
+        return Summary.of(speeds) if speeds else None
 
     @property
     def speed_up(self) -> Summary | None:

@@ -10,6 +10,7 @@ from specframe.backends.llama.facts import RuntimeFacts
 from specframe.bench.comparison import Row
 from specframe.bench.results import Results
 from specframe.bench.sides import Side
+from specframe.bench.statistics import Summary
 from specframe.bench.tables import spread
 from specframe.core.strategy import StrategySpec
 
@@ -58,7 +59,7 @@ def form(
         "n_batch": settings.n_batch,
         "GPU layers": "all that fit" if settings.n_gpu_layers is None else settings.n_gpu_layers,
         "sampling": "greedy" if settings.temperature <= 0 else f"temperature {settings.temperature:g}",
-        **_measured(results, rows),
+        **_measured(rows),
         "warnings": _warnings(results, rows),
         "observations": observations or "none",
     }
@@ -83,28 +84,24 @@ def _option(members: Sequence[StrategySpec], *names: str) -> Any:
     return "-"
 
 
-def _measured(results: Results, rows: list[Row]) -> dict[str, Any]:
+def _measured(rows: list[Row]) -> dict[str, Any]:
     """The fields that were measured, one line for each text."""
-    comparison = results.comparison
 
     def each(value: Any) -> Any:
-        return {row.workload: value(row) for row in rows}
+        return {row.workload: value(row) for row in rows} or "not measured"
 
     def stats(name: str) -> Any:
         return each(lambda row: row.first.stats.get(name))
 
-    plain = {row.workload: comparison.row(row.workload, "plain") for row in rows}
     return {
-        "ordinary speed, tokens/s": {w: "" if row is None else spread(row.speed) for w, row in plain.items()},
-        "drafted speed, tokens/s": each(lambda row: spread(row.speed)),
-        "speed-up": each(lambda row: spread(row.speed_up, 2)),
+        "ordinary speed, tokens/s": each(lambda row: _speed(row.plain_speed)),
+        "drafted speed, tokens/s": each(lambda row: _speed(row.speed)),
+        "speed-up": each(lambda row: spread(row.speed_up, 2) or "not measured"),
         "TTFT, ms": each(lambda row: round(row.ttft.median * 1e3)),
         "proposed": stats("drafted"),
         "accepted": each(lambda row: row.first.accepted),
-        "acceptance rate": each(lambda row: None if row.acceptance is None else round(row.acceptance, 3)),
-        "mean accepted length": each(
-            lambda row: None if row.mean_accepted_length is None else round(row.mean_accepted_length, 2)
-        ),
+        "acceptance rate": each(lambda row: _drafted(row.acceptance, 3)),
+        "mean accepted length": each(lambda row: _drafted(row.mean_accepted_length, 2)),
         "rollbacks": stats("rollbacks"),
         "checkpoint mode and timing": each(_checkpoints),
         "output": each(lambda row: "the same" if row.parts_at is None else f"parts at {row.parts_at}"),
@@ -119,12 +116,22 @@ def _checkpoints(row: Row) -> str:
     return f"{row.first.rollback or 'unknown'}; {stats.get('checkpoints', 0)} taken in {seconds * 1e3:.1f} ms"
 
 
+def _speed(speed: Summary | None) -> str:
+    if speed is None:
+        return "not measured"
+    return spread(speed) if speed.median else "none, with an answer of one token"
+
+
+def _drafted(value: float | None, digits: int) -> float | str:
+    return "nothing was drafted" if value is None else round(value, digits)
+
+
 def _mb(n_bytes: int | None) -> int | None:
     return None if n_bytes is None else round(n_bytes / _MB)
 
 
 def _warnings(results: Results, rows: list[Row]) -> list[str]:
-    found = [*results.remarks, *results.comparison.failures]
+    found = [*results.remarks, *(failure.splitlines()[0] for failure in results.failures)]
     for row in rows:
         found += [f"{row.workload}: {note}" for note in row.notes]
         if reason := row.first.stats.get("inactive_reason"):

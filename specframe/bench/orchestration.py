@@ -24,6 +24,7 @@ from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.bench.statistics import Summary
 from specframe.core.engine import Engine
+from specframe.core.errors import ConfigError
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
 from specframe.core.scheduler import Unlimited
@@ -179,7 +180,7 @@ class Bench:
         """One request, streamed; its steps that count: after the first, before the last."""
         steps: list[Step] = []
         with self._engine.submit(self._request(n_tokens, case.strategy(tape))) as generation:
-            next(generation)
+            next(generation, None)
             while True:
                 started, native = self._clock.read()
                 chunk = next(generation, None)
@@ -195,7 +196,7 @@ class Bench:
         tape = self.tape(n_tokens)
         runs = [self.run(case, tape, n_tokens) for _ in range(repeat + 1)][1:]
         if not all(runs):
-            raise RuntimeError(f"{case.name}: no step drafted {case.draft} tokens; raise the number of tokens")
+            raise ConfigError(f"{case.name}: the model ended its text before a step emitted {case.emitted} tokens")
         steps = [step for run in runs for step in run]
         return Cost(
             case=case,
@@ -209,11 +210,11 @@ class Bench:
     def _profile(self, case: Case, tape: tuple[int, ...], n_tokens: int, top: int) -> tuple[tuple[str, float], ...]:
         profiler = cProfile.Profile()
         with self._engine.submit(self._request(n_tokens, case.strategy(tape))) as generation:
-            next(generation)
+            next(generation, None)
             profiler.enable()
             completion = generation.result()
             profiler.disable()
-        return hottest(pstats.Stats(profiler), completion.stats.steps - 1, top)
+        return hottest(pstats.Stats(profiler), max(1, completion.stats.steps - 1), top)
 
 
 def hottest(stats: pstats.Stats, steps: int, top: int) -> tuple[tuple[str, float], ...]:

@@ -26,13 +26,16 @@ def available() -> bool:
 
 def figures(comparison: Comparison, audit: Audit | None = None) -> dict[str, str]:
     """Caption -> SVG, of everything that was measured."""
+    import matplotlib as mpl  # noqa: PLC0415 -- an extra
+
     rows = shown(comparison)
-    found = {
-        "Speed over plain decoding, by text": _speed_up(comparison, rows),
-        "Share of drafts accepted, by position": _acceptance(rows),
-        "Where the time of a token goes, milliseconds": _breakdown(rows),
-        "Cost of a batch of the target by its width, t(w)": _widths(audit),
-    }
+    with mpl.rc_context({"text.parse_math": False}):  # what a user called $a_b$ is no formula
+        found = {
+            "Speed over plain decoding, by text": _speed_up(comparison, rows),
+            "Share of drafts accepted, by position": _acceptance(rows),
+            "Where the time of a token goes, milliseconds": _breakdown(rows),
+            "Cost of a batch of the target by its width, t(w)": _widths(audit),
+        }
     return {caption: svg for caption, svg in found.items() if svg}
 
 

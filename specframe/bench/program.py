@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from specframe.backends.llama.audit import Audit
-from specframe.backends.llama.declarations import pin
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.library import load_library
+from specframe.backends.llama.state import fingerprint
 from specframe.bench import costs, drafting, html, orchestration, results, tables
 from specframe.bench.comparison import gather
+from specframe.bench.opened import context_options
 from specframe.bench.results import Results
 from specframe.bench.runner import Plan, Progress, Run, Runner
 from specframe.bench.settings import Settings
 from specframe.bench.sides import OURS, SERVER, Side, why_no_server
 from specframe.bench.store import Store
-from specframe.bench.worker import WorkerError, run_process
+from specframe.bench.worker import run_process
 from specframe.bench.workloads import Workload
 from specframe.chat import ChatTemplate
-from specframe.core.errors import ConfigError
+from specframe.core.errors import ConfigError, SpecframeError
+from specframe.core.sampling import SamplingParams
+from specframe.files import json_text, write_whole
+from specframe.llm import opening
 from specframe.testing import zoo
 from specframe.testing.zoo.writer import gguf_package
 
@@ -50,10 +52,15 @@ class Task:
     resume: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if not self.parts:
+            raise ConfigError(f"name a part to measure; there are {', '.join(PARTS)}")
         if unknown := [part for part in self.parts if part not in PARTS]:
             raise ConfigError(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
         if self.repeat < 1 or self.settings.max_tokens < 2:  # noqa: PLR2004 -- speed is measured after the first token
             raise ConfigError("measure at least 1 repetition of at least 2 tokens")
+        SamplingParams(
+            temperature=self.settings.temperature, seed=self.settings.seed
+        )  # or it is said now what is wrong
         if "verify" in self.parts and self.settings.temperature > 0:
             raise ConfigError("only greedy answers can be verified token by token; measure with temperature 0")
         if self.settings.same_text and self.settings.temperature > 0:
@@ -84,6 +91,21 @@ def prepare(task: Task) -> tuple[Task, list[str]]:
     return task, []
 
 
+def check_files(task: Task) -> None:
+    """What every process would find out by itself, an hour later: whether there is a library that loads the files.
+
+    Raises:
+        ConfigError: The library, the model, a draft file or a setting cannot be used, or a strategy not with these.
+    """
+    settings = task.settings
+    context_options(settings)
+    library, model = opening.load_library(settings.library), Path(settings.model)
+    for side in task.sides:
+        if side.engine == OURS:
+            draft = None if side.draft is None else Path(side.draft)
+            opening.choose(library, model, side.strategy, side.options, draft)
+
+
 def peer_library() -> str:
     """The library inside the ``xllamacpp`` wheel, which its server uses: the extension module itself."""
     files = importlib.metadata.files("xllamacpp") or []
@@ -104,13 +126,20 @@ def measure(task: Task, *, run: Run = run_process, progress: Progress = lambda *
     if "compare" in task.parts:
         found.comparison = gather(runner.compare(), runner.margins)
     ours = [side for side in task.sides if side.engine == OURS and not side.from_grid]
-    _try(found, "verify", task, lambda: setattr(found, "verified", costs.verified(runner.verified(ours))))
-    _try(found, "turns", task, lambda: setattr(found, "turns", costs.turns(runner.repeated("turns", ours))))
-    _try(found, "audit", task, lambda: setattr(found, "audit", Audit.from_dict(runner.once("audit"))))
-    _try(found, "checkpoints", task, lambda: _checkpoints(found, runner))
+    if "verify" in task.parts:
+        found.verified = costs.verified(runner.verified(ours))
+    if "turns" in task.parts:
+        found.turns = costs.turns(runner.repeated("turns", ours))
+    if "audit" in task.parts and (answer := runner.once("audit")) is not None:
+        found.audit = Audit.from_dict(answer)
+    if "checkpoints" in task.parts and (answer := runner.once("checkpoints")) is not None:
+        found.checkpoints = costs.checkpoints(answer)
+        if not answer:
+            found.remarks.append("checkpoints: the memory of this model can be cut and needs none")
+    found.failed_parts += runner.failures
     progress(0, 0, "costs of specframe itself")
     if "orchestration" in task.parts:
-        found.orchestration = _orchestration(task)
+        _orchestration(found, task)
     if "drafting" in task.parts:
         found.drafting = [
             drafting.measure(name, length, steps=5 * task.n_steps)
@@ -119,22 +148,6 @@ def measure(task: Task, *, run: Run = run_process, progress: Progress = lambda *
         ]
     found.load_after = results.load()
     return found
-
-
-def _try(found: Results, part: str, task: Task, do: Callable[[], None]) -> None:
-    """One part, if it is asked for; a worker that fails takes nothing else with it."""
-    if part not in task.parts:
-        return
-    try:
-        do()
-    except WorkerError as error:
-        found.remarks.append(f"{part}: {str(error).splitlines()[0]}")
-
-
-def _checkpoints(found: Results, runner: Runner) -> None:
-    found.checkpoints = costs.checkpoints(runner.once("checkpoints"))
-    if not found.checkpoints:
-        found.remarks.append("checkpoints: the memory of this model can be cut and needs none")
 
 
 def _prompts(task: Task) -> dict[str, str]:
@@ -152,43 +165,53 @@ def _prompts(task: Task) -> dict[str, str]:
 
 
 def _store(task: Task) -> Store:
+    """Raises ConfigError when a model's file is damaged, or the directory holds measurements of something else."""
+    if task.directory is None:
+        return Store(None, {})
+    here = results.machine()
+    models = [task.settings.model, *sorted({side.draft for side in task.sides if side.draft is not None})]
     settings: dict[str, Any] = {
         **attrs.asdict(task.settings),
         "library": str(load_library(task.settings.library).path),
-        "specframe": importlib.metadata.version("specframe"),
-        "llama.cpp": pin().tag,
-        "drafts": sorted({side.draft for side in task.sides if side.draft is not None}),
+        "specframe": here["specframe"],
+        "llama.cpp": here["llama.cpp"],
+        "machine": [here["cpu"], here["cores"]],
+        "files": {name: fingerprint(inspect(Path(name)).parts)[:16] for name in models},
         "screen": task.screen,
         "texts": {workload.name: workload.digest for workload in task.workloads},
     }
-    path = None if task.directory is None else task.directory / "cases.jsonl"
-    return Store(path, settings, resume=task.resume)
+    return Store(task.directory / "cases.jsonl", settings, resume=task.resume)
 
 
-def _orchestration(task: Task) -> dict[str, list[orchestration.Cost]]:
-    found, settings = {}, task.settings
+def _orchestration(found: Results, task: Task) -> None:
+    """For each of the two models what can be measured with it; after an hour of measuring nothing else may be lost."""
+    settings = task.settings
     with tempfile.TemporaryDirectory() as directory:
         tiny = zoo.build("llama-bigram", Path(directory))
         # One thread for the tiny model: waking a second one takes longer than its work.
-        for name, path, n_threads in (
-            ("tiny model", tiny, 1),
-            (Path(settings.model).stem, Path(settings.model), settings.n_threads),
+        for name, path, n_threads, cases in (
+            ("tiny model", tiny, 1, orchestration.CASES),
+            (Path(settings.model).stem, Path(settings.model), settings.n_threads, orchestration.REAL_CASES),
         ):
-            with orchestration.opened(path, library=settings.library, n_threads=n_threads) as bench:
-                cases = orchestration.CASES if path is tiny else orchestration.REAL_CASES
-                found[name] = [bench.cost(case, n_tokens=task.n_steps, repeat=task.repeat, top=12) for case in cases]
-    return found
+            try:
+                with orchestration.opened(path, library=settings.library, n_threads=n_threads) as bench:
+                    found.orchestration[name] = [
+                        bench.cost(case, n_tokens=task.n_steps, repeat=task.repeat, top=12) for case in cases
+                    ]
+            except SpecframeError as error:
+                found.failed_parts.append(f"orchestration, {name}: {error}")
 
 
 def write(found: Results, directory: Path) -> list[Path]:
     """The results as JSON, CSV, Markdown and one HTML file. Returns the files."""
     directory.mkdir(parents=True, exist_ok=True)
     contents = {
-        "results.json": json.dumps(found.to_dict(), indent=1),
+        "results.json": json_text(found.to_dict()),
         "results.csv": tables.as_csv(found),
         "results.md": tables.markdown(found),
         "report.html": html.report(found),
     }
     for name, text in contents.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        # A file may have a name that is no text.
+        write_whole(directory / name, [text.encode(errors="backslashreplace")])
     return [directory / name for name in contents]

@@ -73,7 +73,14 @@ class Results:
     checkpoints: list[CheckpointCost] = attrs.field(factory=list)
     audit: Audit | None = None
     remarks: list[str] = attrs.field(factory=list)
-    """What was asked for and could not be measured, and why."""
+    """What was left out, and why."""
+    failed_parts: list[str] = attrs.field(factory=list)
+    """What went wrong while other parts than the comparison were measured."""
+
+    @property
+    def failures(self) -> list[str]:
+        """Everything that was to be measured and could not be."""
+        return [*self.comparison.failures, *self.failed_parts]
 
     @property
     def goals(self) -> list[Goal]:
@@ -99,7 +106,7 @@ class Results:
             "settings": attrs.asdict(self.settings),
             "repeat": self.repeat,
             "comparison": [row.to_dict() for row in self.comparison.rows],
-            "failures": list(self.comparison.failures),
+            "failures": self.failures,
             "orchestration": {model: [attrs.asdict(c) for c in costs] for model, costs in self.orchestration.items()},
             "drafting": [attrs.asdict(cost) for cost in self.drafting],
             "drafting_growth": {

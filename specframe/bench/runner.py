@@ -60,6 +60,8 @@ class Runner:
         self._warm_up = warm_up()
         self._done = 0
         self._total = 0
+        self.failures: list[str] = []
+        """Of other tasks than the comparison."""
 
     def compare(self) -> list[Case]:
         """Every side on every text.
@@ -118,25 +120,36 @@ class Runner:
         return found
 
     def verified(self, sides: Sequence[Side]) -> Iterator[tuple[Side, str, Any]]:
-        """What ``verify`` says of each side on each text: side, text, answer. Raises WorkerError."""
+        """What ``verify`` says of each side on each text: side, text, answer. What fails is left out."""
         prompts, settings = self._plan.prompts, self._plan.settings
         self._done, self._total = 0, len(sides) * len(prompts)
         for workload, prompt in prompts.items():
             for side in sides:
                 job = Job(settings=settings, side=side, prompt=prompt, warm_up=self._warm_up, task="verify")
-                yield side, workload, self.answer(f"verify|{workload}|{side.label}", job)
+                if (answer := self._attempt(f"verify|{workload}|{side.label}", job)) is not None:
+                    yield side, workload, answer
 
     def repeated(self, task: str, sides: Sequence[Side]) -> Iterator[tuple[Side, int, Any]]:
-        """Answers of a task without a text, in turns: side, repetition, answer. Raises WorkerError."""
+        """Answers of a task without a text, in turns: side, repetition, answer. What fails is left out."""
         self._done, self._total = 0, len(sides) * self._plan.repeat
         for repetition in range(self._plan.repeat):
             for side in sides if repetition % 2 == 0 else sides[::-1]:
-                yield side, repetition, self.answer(f"{task}|{side.label}|{repetition}", self._job(task, side))
+                answer = self._attempt(f"{task}|{side.label}|{repetition}", self._job(task, side))
+                if answer is not None:
+                    yield side, repetition, answer
 
     def once(self, task: str) -> Any:
-        """The answer of a task that needs no side. Raises WorkerError."""
+        """The answer of a task that needs no side; None when it fails."""
         self._done, self._total = 0, 1
-        return self.answer(task, self._job(task, PLAIN))
+        return self._attempt(task, self._job(task, PLAIN))
+
+    def _attempt(self, key: str, job: Job) -> Any:
+        try:
+            return self.answer(key, job)
+        except WorkerError as error:
+            self.failures.append(str(error).splitlines()[0])
+            log.warning("%s: %s", key.replace("|", ", "), self.failures[-1])
+            return None
 
     def _job(self, task: str, side: Side) -> Job:
         return Job(settings=self._plan.settings, side=side, prompt="", warm_up=self._warm_up, task=task)

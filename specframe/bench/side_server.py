@@ -37,7 +37,8 @@ def measure(job: Job) -> dict[str, Any]:
             text=answer["choices"][0]["text"],
             prompt_tokens=timings["prompt_n"] + timings.get("cache_n", 0),
             n_tokens=timings["predicted_n"],
-            tokens_per_second=timings["predicted_per_second"],
+            # The first token comes with the prompt.
+            tokens_per_second=timings["predicted_per_second"] if timings["predicted_n"] > 1 else 0.0,
             ttft_s=timings["prompt_ms"] / 1000,
             wall_s=ended - loaded,
             load_s=loaded - started,

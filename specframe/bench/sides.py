@@ -39,6 +39,10 @@ SERVER_TYPES: Mapping[str, Sequence[str]] = {
 }
 
 
+#: Types of options that are no whole numbers.
+_NUMBERS: Mapping[str, tuple[type, ...]] = {"p_min": (float, int), "backend_sampling": (bool,)}
+
+
 @attrs.frozen(kw_only=True)
 class Side:
     """One way of generating."""
@@ -99,6 +103,11 @@ class Side:
         for key in given.options:
             if key not in known:
                 raise ConfigError(f"server:{name} has no option {key!r}; there are {', '.join(known) or 'none'}")
+        for key, value in given.options.items():
+            kinds = _NUMBERS.get(key, (int,))
+            if type(value) not in kinds:
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                raise ConfigError(f"server:{name}: {key} must be of type {wanted}, not {value!r}")
         return cls(
             engine=SERVER,
             strategy=name,
@@ -156,12 +165,18 @@ class Side:
 PLAIN = Side()
 
 
+#: Values of one axis. Each is a process of its own for every text and repetition.
+_MOST_VALUES = 1000
+
+
 def parse_values(text: str) -> tuple[Any, ...]:
     """Values of one axis of a grid: ``6,8,10`` or ``1..8``, mixed as wanted. Raises ConfigError."""
     values: list[Any] = []
     for item in text.split(","):
         low, dots, high = item.strip().partition("..")
-        if dots and low.isdigit() and high.isdigit() and int(low) <= int(high):
+        if dots and low.isdecimal() and high.isdecimal() and int(low) <= int(high):
+            if int(high) - int(low) >= _MOST_VALUES:
+                raise ConfigError(f"{item.strip()!r} are more values than can be measured: {_MOST_VALUES} at most")
             values += range(int(low), int(high) + 1)
         elif dots or not low:
             raise ConfigError(f"{text!r} is no list of values: write 6,8,10 or 1..8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,20 +40,28 @@ class Store:
             path.write_text(_line({"format": _FORMAT, "settings": settings}), encoding="utf-8")
 
     def _read(self, path: Path, settings: Mapping[str, Any]) -> None:
-        text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        lines = whole.split("\n")[:-1]
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        first, *lines = whole.split(b"\n")
         try:
-            head = json.loads(lines[0]) if lines else {}
-            answers = [json.loads(line) for line in lines[1:]]
-            self._answers = {answer["key"]: answer["value"] for answer in answers}
-        except (ValueError, KeyError, TypeError) as error:
+            head = json.loads(first)
+            before = dict(head["settings"])
+            known = head["format"] == _FORMAT
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(
-                f"{str(path)!r} is not a file of measurements ({error}); start without --resume"
+                f"{str(path)!r} is not a file of measurements ({error!r}); start without --resume"
             ) from error
-        if not isinstance(head, dict) or head.get("format") != _FORMAT:
+        if not known:
             raise ConfigError(f"{str(path)!r} is not a file of measurements of this version; start without --resume")
-        before = head["settings"]
+        for number, line in enumerate(lines[:-1], 2):
+            try:
+                answer = json.loads(line)
+                self._answers[answer["key"]] = answer["value"]
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise ConfigError(
+                    f"{str(path)!r}, line {number} is not a measurement ({error!r}): delete the line, and what it said "
+                    "is measured again; or start without --resume"
+                ) from error
         for name in before.keys() | settings.keys():
             if before.get(name) != settings.get(name):
                 msg = (
@@ -60,8 +69,8 @@ class Store:
                     "start without --resume, or with another --out"
                 )
                 raise ConfigError(msg)
-        if len(whole) < len(text):  # the writer was stopped in the middle of a line
-            path.write_text(whole, encoding="utf-8")
+        if len(whole) < len(data):  # the writer was stopped in the middle of a line
+            os.truncate(path, len(whole))
 
     def __contains__(self, key: str) -> bool:
         return key in self._answers
@@ -73,11 +82,15 @@ class Store:
         return len(self._answers)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """Keep an answer; it is on disk when this returns."""
+        """Keep an answer; it is on disk when this returns. Raises OSError that names the file and the way out."""
         self._answers[key] = value
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(_line({"key": key, "value": value}))
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(_line({"key": key, "value": value}))
+            except OSError as error:
+                what = f"{error.strerror}; what was measured before is kept, and --resume goes on from there"
+                raise OSError(error.errno, what, str(self._path)) from error
 
 
 def _line(data: Mapping[str, Any]) -> str:

@@ -125,7 +125,7 @@ def _machine(results: Results) -> Table:
     )
     loads = [results.load_before, results.load_after]
     facts["load average"] = " to ".join("?" if load is None else f"{load:.2f}" for load in loads)
-    remarks = list(results.remarks)
+    remarks = [*results.remarks, *(f"failed: {failure}" for failure in results.failed_parts)]
     if results.busy:
         remarks.append("Other jobs wanted the cores: absolute figures are low, ratios of pairs hold.")
     return Table("Machine and settings", ("", ""), tuple((k, str(v)) for k, v in facts.items()), tuple(remarks))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from specframe.backends.llama.library import load_library
-from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.bench import side_specframe
+from specframe.bench.opened import open_model
 from specframe.bench.settings import Job
 from specframe.core.request import Request
 from specframe.core.sampling import SamplingParams
@@ -20,16 +19,8 @@ def measure(job: Job) -> dict[str, Any]:
     with side_specframe.load(job) as llm:
         answer = llm.generate(job.prompt, **side_specframe.request(job))
         info = llm.info
-    with (
-        Model(info.path, library=load_library(settings.library), n_gpu_layers=settings.n_gpu_layers) as model,
-        LlamaTarget(
-            model,
-            n_ctx=info.n_ctx,
-            n_batch=settings.n_batch,
-            n_ubatch=settings.n_ubatch,
-            n_threads=settings.n_threads,
-        ) as target,
-    ):
+    model, options = open_model(settings)
+    with model, LlamaTarget(model, n_ctx=info.n_ctx, **options) as target:
         prompt = model.vocab.tokenize_prompt(job.prompt, parse_special=True)
         asked = Request(prompt=prompt, max_tokens=settings.max_tokens, sampling=SamplingParams(temperature=0.0))
         report = replay(target, asked, answer)

@@ -1,13 +1,12 @@
-"""One task in a process of its own: a job as JSON on stdin, what was measured as JSON on stdout.
-
-``python -m specframe.bench.worker``
-"""
+"""One task in a process of its own: a job as JSON on stdin, what was measured as JSON on stdout."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -16,6 +15,9 @@ from specframe.bench.settings import Job
 from specframe.core.errors import BackendError
 
 _TIMEOUT_S = 1800
+_RAISED = re.compile(r"(\w+\.)*\w+(Error|Exception|Interrupt)\b")
+#: With modules from where this process has them: not from the current directory, which may have a ``random.py``.
+_START = "import sys; sys.path[:] = {path!r}; from specframe.bench.worker import main; main()"
 
 
 class WorkerError(BackendError):
@@ -25,8 +27,8 @@ class WorkerError(BackendError):
 def run_process(job: Job) -> Any:
     """Do ``job`` in a new process. Raises WorkerError with the end of what it printed when it fails."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "specframe.bench.worker"],
+        done = subprocess.run(  # noqa: S603 -- our own command
+            [sys.executable, "-c", _START.format(path=sys.path)],
             input=json.dumps(job.to_dict()),
             capture_output=True,
             text=True,
@@ -38,11 +40,28 @@ def run_process(job: Job) -> Any:
         )
     except subprocess.TimeoutExpired as error:
         raise WorkerError(f"{job.side.label} ({job.task}) took more than {_TIMEOUT_S} seconds") from error
+    lines = done.stderr.strip().splitlines()
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [""]
-        what = f"{job.side.label} ({job.task}) failed with exit code {done.returncode}: {lines[-1]}"
+        ended = f"failed with exit code {done.returncode}" if done.returncode > 0 else _signalled(-done.returncode)
+        # What was raised may be of several lines; behind it native code may have said goodbye.
+        said = next(
+            (line for line in reversed(lines) if _RAISED.match(line)), lines[-1] if lines else "it said nothing"
+        )
+        what = f"{job.side.label} ({job.task}) {ended}: {said}"
         raise WorkerError("\n".join([what, *lines[-40:]]))
-    return json.loads(done.stdout)
+    try:
+        return json.loads(done.stdout)
+    except ValueError as error:
+        what = f"{job.side.label} ({job.task}) gave no answer, but {done.stdout!r:.80}"
+        raise WorkerError("\n".join([what, *lines[-40:]])) from error
+
+
+def _signalled(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # one of the unnamed
+        name = f"signal {number}"
+    return f"was ended by {name}"
 
 
 def main() -> None:
@@ -55,7 +74,3 @@ def main() -> None:
     name = f"side_{job.side.engine}" if job.task == "generate" else job.task
     json.dump(importlib.import_module(f"specframe.bench.{name}").measure(job), answer)
     answer.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -160,6 +160,8 @@ class MeasureFlags:
         own = [workload for path in self.prompts or () for workload in workloads.from_file(path)]
         names = default if self.workloads is None and not own else tuple(_listed(self.workloads or ""))
         found = [*workloads.built_in(names), *own]
+        if not found:
+            raise ConfigError(f"name a text to measure (--workloads); there are {', '.join(workloads.BUILT_IN)}")
         labels = [workload.name for workload in found]
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ConfigError(f"there are two texts called {twice[0]!r}; rename one")
@@ -224,7 +226,7 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
         settings=settings,
         sides=tuple(expand(sides, _grid(axes, grid or []))),
         workloads=tuple(measuring.texts(BUILT_IN)),
-        parts=program.PARTS if parts == "all" else tuple(_listed(parts)),
+        parts=program.PARTS if parts.strip() == "all" else tuple(_listed(parts)),
         repeat=measuring.n_repeat,
         screen=screen,
         n_steps=100 if measuring.quick else 400,
@@ -232,16 +234,18 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
         resume=resume,
     )
     found = _measure(task)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        for table in tables.tables(found):
-            _show(table.title, table.headings, table.rows, table.remarks)
-    if out is not None:
-        for path in program.write(found, out):
-            print(f"wrote {path}", file=sys.stderr)
-    if found.comparison.failures or (check and not all(goal.met for goal in found.goals)):
-        complain("; ".join(found.comparison.failures) or "a goal is not met")
+    try:
+        written = [] if out is None else program.write(found, out)
+    finally:  # a full disk takes the files only, and a reader that goes away the tables only
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            for table in tables.tables(found):
+                _show(table.title, table.headings, table.rows, table.remarks)
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
+    if found.failures or (check and not all(goal.met for goal in found.goals)):
+        complain("; ".join(failure.splitlines()[0] for failure in found.failures) or "a goal is not met")
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -273,7 +277,8 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
     from rich.console import Console  # noqa: PLC0415 -- not needed for --help
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Not as markup: texts and models are called what they are called.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, total, now: bar.update(task, completed=done, total=total or None, description=now)
@@ -282,6 +287,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 def _measure(task: Task) -> Results:
     from specframe.bench import program  # noqa: PLC0415 -- not needed for --help
 
+    program.check_files(program.prepare(task)[0])
     with _progress() as progress:
         return program.measure(task, progress=progress)
 
@@ -292,7 +298,7 @@ def _show(title: str, headings: tuple[str, ...], rows: tuple[tuple[str, ...], ..
     from rich.text import Text  # noqa: PLC0415
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
@@ -348,5 +354,5 @@ def report(
         print_json(fields)
     else:
         print(feedback.markdown(fields), end="")
-    if found.comparison.failures:
+    if found.failures:
         raise typer.Exit(EXIT_FAILED)

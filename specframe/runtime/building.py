@@ -6,10 +6,8 @@ import datetime as dt
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -24,23 +22,12 @@ from specframe.core.errors import ConfigError
 from specframe.runtime import archive, toolchain
 from specframe.runtime.archive import Progress
 from specframe.runtime.errors import BuildError
-from specframe.runtime.installed import sources_directory, workshop_of
+from specframe.runtime.installed import lock_of, sources_directory, try_out, workshop_of
 
 #: Names a shared libllama has, by platform.
 LIBRARY_NAMES = ("libllama.so", "libllama.dylib", "llama.dll")
 
 _PATIENCE_S = 1.0
-#: Loads the library named by its argument as a request would, and fails with the reason. In a process of its own:
-#: a kernel that this processor lacks ends it, and a library stays loaded for good.
-_TRIAL = """
-import sys
-from specframe.backends.llama.library import load_library
-from specframe.core.errors import SpecframeError
-try:
-    load_library(sys.argv[1])
-except SpecframeError as error:
-    sys.exit(str(error))
-"""
 
 
 def _ignore(_stage: str, _done: int, _total: int) -> None:
@@ -97,16 +84,16 @@ def build(plan: Plan, *, progress: Progress | None = None) -> NativeBuild:
     tools = toolchain.find_tools()
     workshop = workshop_of(plan.name)
     with _disk_errors(workshop), _locked(workshop, report), _log(workshop) as log:
-        carrier = plan.recipe.carrier
-        if plan.source is None:
-            packed = archive.fetch(carrier, sources_directory(), report)
-        else:
-            packed = plan.source
-            archive.check(packed, carrier, report)
-        archive.extract(packed, carrier, workshop / "source", report)
+        carrier, source, tree = plan.recipe.carrier, workshop / "source", workshop / "tree"
+        downloaded = sources_directory() / carrier.file
+        if plan.source is not None:
+            archive.check(plan.source, carrier, report)
+            archive.extract(plan.source, carrier, source, report)
+        elif not source.exists():
+            with _locked(downloaded, report):  # builds of other kinds want the same file
+                archive.extract(archive.fetch(carrier, downloaded.parent, report), carrier, source, report)
         report("configure", 0, 0)
-        tree = workshop / "tree"
-        toolchain.configure(tools, workshop / "source", tree, plan.cmake_options, log)
+        toolchain.configure(tools, source, tree, plan.cmake_options, log)
         report("compile", 0, 0)
         toolchain.compile_target(
             tools, tree, plan.recipe.target, plan.jobs, log, lambda done, total: report("compile", done, total)
@@ -114,10 +101,11 @@ def build(plan: Plan, *, progress: Progress | None = None) -> NativeBuild:
         report("install", 0, 0)
         made = _install(plan, tools, tree / plan.recipe.output)
         if not plan.keep:
-            shutil.rmtree(workshop / "source")
+            shutil.rmtree(source)
             shutil.rmtree(tree)
             if plan.source is None:
-                packed.unlink()
+                with _locked(downloaded, report):
+                    downloaded.unlink(missing_ok=True)
     return made
 
 
@@ -138,10 +126,13 @@ def _install(plan: Plan, tools: toolchain.Tools, output: Path) -> NativeBuild:
         cpu_features=machine_features(),
         made=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
     )
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".install-") as scratch:
+    for left in target.parent.glob(f".{plan.name}.install-*"):  # where a process was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{plan.name}.install-") as scratch:
         new, old = Path(scratch) / plan.name, Path(scratch) / "old"
         shutil.copytree(output, new, symlinks=True, ignore=_not_a_library)
-        _try_out(new / library)
+        if why := try_out(new / library):
+            raise BuildError(f"the library was built, but cannot be used:\n  {why}")
         (new / MANIFEST).write_text(json.dumps(made.to_dict(), indent=2), encoding="utf-8")
         if target.exists():
             target.replace(old)
@@ -158,21 +149,10 @@ def _not_a_library(_directory: str, names: list[str]) -> list[str]:
     return [name for name in names if not {".so", ".dylib", ".dll"}.intersection(Path(name).suffixes)]
 
 
-def _try_out(library: Path) -> None:
-    done = subprocess.run(  # noqa: S603 -- our own command
-        [sys.executable, "-c", _TRIAL, str(library)], check=False, capture_output=True, text=True
-    )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        reason = "\n  ".join(said[-5:])
-        raise BuildError(f"the library was built, but cannot be used:\n  {reason}")
-
-
 @contextmanager
-def _locked(workshop: Path, report: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Hold the lock of one build; whoever waits says so."""
-    workshop.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(workshop.with_name(f".{workshop.name}.lock"))
+def _locked(directory: Path, report: Progress) -> Iterator[None]:
+    """Hold the lock of a directory or a file; whoever waits says so."""
+    lock = lock_of(directory)
     while True:
         try:
             lock.acquire(timeout=_PATIENCE_S)
@@ -187,6 +167,7 @@ def _locked(workshop: Path, report: Callable[[str, int, int], None]) -> Iterator
 
 @contextmanager
 def _log(workshop: Path) -> Iterator[IO[str]]:
+    workshop.mkdir(exist_ok=True)
     with (workshop / "build.log").open("w", encoding="utf-8", buffering=1) as log:
         yield log
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import filelock
 
 from specframe.backends.llama import discovery
 from specframe.backends.llama.native_builds import builds_directory, choose_runtime, chosen_runtime, native_builds
 from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
+
+#: Loads the library named by its argument as a request would, and fails with the reason. In a process of its own:
+#: a kernel that this processor lacks ends it, and a library stays loaded for good.
+_TRIAL = """
+import sys
+from specframe.backends.llama.library import load_library
+from specframe.core.errors import SpecframeError
+try:
+    load_library(sys.argv[1])
+except SpecframeError as error:
+    sys.exit(str(error))
+"""
 
 
 def sources_directory() -> Path:
@@ -21,6 +37,23 @@ def workshop_of(name: str) -> Path:
     return cache_directory("builds") / name
 
 
+def lock_of(directory: Path) -> filelock.FileLock:
+    """The lock of something in the cache. Its directory is there afterwards."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(directory.with_name(f".{directory.name}.lock"))
+
+
+def try_out(library: Path) -> str:
+    """Why a library cannot be used; empty when it can."""
+    done = subprocess.run(  # noqa: S603 -- our own command
+        [sys.executable, "-c", _TRIAL, str(library)], check=False, capture_output=True, text=True
+    )
+    if not done.returncode:
+        return ""
+    said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    return "\n  ".join(said[-5:])
+
+
 def use(name: str | None) -> None:
     """Let the runtime ``name`` come first from now on; None: the usual order, native builds before wheels.
 
@@ -31,8 +64,11 @@ def use(name: str | None) -> None:
         found = {candidate.name: candidate for candidate in discovery.runtimes()}
         if name not in found:
             raise ConfigError(f"there is no runtime {name!r}; there are {', '.join(found)}")
-        if found[name].path is None:
+        path = found[name].path
+        if path is None:
             raise ConfigError(f"runtime {name!r} cannot be used: {found[name].missing}")
+        if why := try_out(path):
+            raise ConfigError(f"runtime {name!r} cannot be used:\n  {why}")
     choose_runtime(name)
 
 
@@ -40,20 +76,23 @@ def remove(name: str) -> None:
     """Delete a native build, and what a failed one of that name left behind.
 
     Raises:
-        ConfigError: there is none of that name, or its files cannot be deleted.
+        ConfigError: there is none of that name, it is being built, or its files cannot be deleted.
     """
     known = {build.name for build in native_builds()} | unfinished()
     if name not in known:
         there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
         raise ConfigError(f"there is no native build {name!r}; {there_are}")
-    if chosen_runtime() == name:
-        choose_runtime(None)
-    for directory in (builds_directory() / name, workshop_of(name)):
-        try:
-            if directory.exists():
-                shutil.rmtree(directory)
-        except OSError as error:
-            raise ConfigError(f"not all of {directory} can be deleted: {error}; delete it yourself") from error
+    try:
+        with lock_of(workshop_of(name)).acquire(timeout=0):
+            if chosen_runtime() == name:
+                choose_runtime(None)
+            for directory in (builds_directory() / name, workshop_of(name)):
+                if directory.exists():
+                    shutil.rmtree(directory)
+    except filelock.Timeout:
+        raise ConfigError(f"{name!r} is being built at this moment; stop that first") from None
+    except OSError as error:
+        raise ConfigError(f"not all of {name!r} can be deleted: {error}; delete it yourself") from error
 
 
 def unfinished() -> set[str]:

@@ -41,6 +41,8 @@ def find_tools() -> Tools:
         raise BuildError(f"building needs {missing}: pip install 'specframe[build]'")
     compiler = find_compiler()
     if compiler is None:
+        if asked := _asked():
+            raise BuildError(f"building needs a C++ compiler, and CXX names {asked!r}, which is no program here")
         way = "xcode-select --install" if sys.platform == "darwin" else "on Debian and Ubuntu: apt install g++"
         raise BuildError(f"building needs a C++ compiler, and there is none ({way}; or set CC and CXX)")
     return Tools(cmake, ninja, compiler)
@@ -48,11 +50,15 @@ def find_tools() -> Tools:
 
 def find_compiler() -> str | None:
     """The C++ compiler that CMake will take, as far as that can be told without asking it."""
-    asked = os.environ.get("CXX")
-    if asked:
-        return shutil.which(asked.split()[0])
+    if asked := _asked():
+        return shutil.which(asked) or shutil.which(asked.split()[0])
     names = ("cl", "clang-cl", "g++", "clang++") if sys.platform == "win32" else ("c++", "g++", "clang++")
     return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def _asked() -> str:
+    """The compiler that the environment names, with arguments or in a directory with spaces."""
+    return os.environ.get("CXX", "").strip()
 
 
 def _program(name: str) -> str | None:
@@ -61,7 +67,10 @@ def _program(name: str) -> str | None:
 
 
 def configure(tools: Tools, source: Path, tree: Path, options: Mapping[str, str], log: IO[str]) -> None:
-    """Let CMake set up ``tree``. Raises BuildError."""
+    """Let CMake set up ``tree``; what was compiled there is kept. Raises BuildError."""
+    # CMake remembers compilers and what it found out about them, also those that failed. As its --fresh does.
+    (tree / "CMakeCache.txt").unlink(missing_ok=True)
+    shutil.rmtree(tree / "CMakeFiles", ignore_errors=True)
     command = [
         *(tools.cmake, "-S", str(source), "-B", str(tree), "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",

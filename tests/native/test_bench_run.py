@@ -6,13 +6,16 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pytest
 from typer.testing import CliRunner
 
-from specframe.bench import margins, orchestration, program, side_specframe, turns
+from specframe.backends.llama.audit import Audit
+from specframe.backends.llama.model import Model
+from specframe.backends.llama.target import LlamaTarget
+from specframe.bench import audit, margins, orchestration, program, side_specframe, turns, verify
 from specframe.bench.settings import Job, Settings
 from specframe.bench.sides import PLAIN, Side
 from specframe.bench.worker import run_process
@@ -106,6 +109,14 @@ def test_a_report_is_filled_in_without_private_paths(zoo: Callable[[str], Path])
         (("--grid", "n"), "KEY=VALUES"),
         (("--ngram-n", "2", "--grid", "n=3"), "each key once"),
         (("--n-max", "1..2"), "n_max"),
+        (("-s", "ngram-k", "--ngram-n", "1..9999999999"), "1000 at most"),
+        (("-s", "server:ngram-map-k(n=many)"), "n must be of type int, not 'many'"),
+        (("-s", "server:draft-mtp(backend_sampling=1)"), "backend_sampling must be of type bool, not 1"),
+        (("-s", "mtp"), "does not hand out the hidden states of llama"),
+        (("--library", "missing.so"), "no usable llama.cpp library"),
+        (("--temperature", "nan"), "temperature must be"),
+        (("--seed", "-1"), "seed must be"),
+        (("--parts", " ,"), "name a part"),
     ],
 )
 def test_what_cannot_be_measured_ends_with_2(
@@ -114,6 +125,41 @@ def test_what_cannot_be_measured_ends_with_2(
     done = bench(zoo("llama"), "-s", "plain", *arguments)
     assert done.code == 2
     assert message in done.err
+
+
+def test_what_no_process_could_load_is_known_before_any_is_started(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "junk.gguf").write_bytes(b"GGUFjunk" * 9)
+    for arguments, message in (
+        ((tmp_path / "junk.gguf", "-w", "prose"), "is not a usable GGUF file"),
+        ((zoo("dflash"), "-w", "prose"), "is a dflash draft model"),
+        ((zoo("llama"), "-w", "prose", "--threads", 9999), "threads must be"),
+        ((zoo("llama"), "-w", ","), "name a text to measure"),
+    ):
+        for command in ("bench", "report"):
+            done = run(command, *arguments, "-s", "ngram-k")
+            assert (done.code, message in done.err) == (2, True), done.err
+
+
+def test_a_file_that_cannot_be_written_takes_no_table_with_it(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "results.csv").mkdir()
+    arguments = ("bench", zoo("llama"), "-s", "plain", "-w", "prose", "--parts", "checkpoints", "--out", tmp_path)
+    result = CliRunner().invoke(app, [*map(str, arguments)], prog_name="specframe")
+    assert isinstance(result.exception, IsADirectoryError)
+    assert "the memory of this model can be cut" in result.stdout
+
+
+def test_another_model_under_the_same_name_is_not_resumed(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    model, said = tmp_path / "mine.gguf", ""
+    for source, arguments, code in (
+        (zoo("llama"), (), 0),
+        (zoo("llama"), ("--resume",), 0),
+        (zoo("qwen3"), ("--resume",), 2),
+    ):
+        model.write_bytes(source.read_bytes())
+        done = bench(model, "-s", "plain", "--parts", "audit", "--out", tmp_path, *arguments)
+        assert done.code == code, done.err
+        said = done.err
+    assert f"was measured with files={{'{model}': " in said
 
 
 def test_a_report_is_about_a_strategy(zoo: Callable[[str], Path]) -> None:
@@ -137,6 +183,31 @@ def test_a_text_of_the_same_name_twice_is_refused(zoo: Callable[[str], Path], tm
 def job(model: Path, task: str, **side: Any) -> Job:
     settings = attrs.evolve(SETTINGS, model=str(model))
     return Job(settings=settings, side=Side(**side), prompt="abcdefgh", warm_up="xyz", task=task)
+
+
+@pytest.mark.parametrize(("numerics", "repack", "exact"), [("auto", True, False), ("exact", True, True)])
+def test_a_model_is_audited_and_judged_with_the_numerics_of_the_sides(
+    zoo: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    numerics: Literal["auto", "exact"],
+    repack: bool,
+    exact: bool,
+) -> None:
+    asked = job(zoo("llama"), "audit")
+    asked = attrs.evolve(asked, settings=attrs.evolve(asked.settings, numerics=numerics, n_batch=16, n_ubatch=16))
+    found = Audit.from_dict(audit.measure(asked))
+    assert (found.use_extra_bufts, found.exact_kernels) == (repack, exact)
+    assert max(row.width for row in found.rows) == 16
+    assert found.exact_width == (16 if exact else 1)
+    contexts: list[dict[str, Any]] = []
+
+    def target(model: Model, **options: Any) -> LlamaTarget:
+        contexts.append(options)
+        return LlamaTarget(model, **options)
+
+    monkeypatch.setattr(verify, "LlamaTarget", target)
+    assert verify.measure(asked) == {"n_tokens": 8, "margins": []}
+    assert [options["exact"] for options in contexts] == [exact]
 
 
 def test_the_server_writes_what_it_is_held_to(zoo: Callable[[str], Path]) -> None:

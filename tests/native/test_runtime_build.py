@@ -102,8 +102,56 @@ def test_a_downloaded_source_goes_when_it_is_built(plan: Callable[..., Plan], mo
     here = sources_directory() / given.source.name
     here.write_bytes(given.source.read_bytes())
     runtime.build(attrs.evolve(given, source=None))
-    assert list(sources_directory().iterdir()) == []
+    assert not here.exists()
     assert len(native_builds()) == 1
+
+
+def test_builds_of_two_kinds_share_a_download(plan: Callable[..., Plan]) -> None:
+    one = plan()
+    assert one.source is not None
+    sources_directory().mkdir(parents=True)
+    here, stages = sources_directory() / one.source.name, list[str]()
+    shutil.copy(one.source, here)
+
+    def meanwhile(stage: str, _done: int, _total: int) -> None:
+        stages.append(stage)
+        if stage == "configure" and here.exists():
+            runtime.build(attrs.evolve(one, source=None, options={"FAKE": "ON"}))
+            assert not here.exists()
+
+    runtime.build(attrs.evolve(one, source=None), progress=meanwhile)
+    assert len(native_builds()) == 2
+
+
+def test_what_was_unpacked_before_is_not_downloaded_again(plan: Callable[..., Plan]) -> None:
+    broken = plan(BROKEN)
+    with pytest.raises(BuildError, match="no such thing"):
+        runtime.build(broken)
+    (workshop_of("cpu-abc") / "source" / "CMakeLists.txt").write_text(CMAKE_LISTS)
+    runtime.build(attrs.evolve(broken, source=None))  # there is no such package to be downloaded
+    assert len(native_builds()) == 1
+
+
+def test_another_compiler_can_be_tried_after_one_that_failed(
+    plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What CMake does with compilers: the first one is remembered.
+    remembers = HEAD + 'set(COMPILER "$ENV{CXX}" CACHE STRING "")\n'
+    text = CMAKE_LISTS.replace(HEAD, f"{remembers}if(COMPILER MATCHES bad)\nmessage(FATAL_ERROR bad)\nendif()\n")
+    bad = shutil.copy(sys.executable, workshop_of("").parent.parent / "bad compiler")
+    monkeypatch.setenv("CXX", str(bad))
+    with pytest.raises(BuildError, match="bad"):
+        runtime.build(plan(text))
+    monkeypatch.setenv("CXX", sys.executable)
+    runtime.build(plan(text))
+    assert len(native_builds()) == 1
+
+
+def test_what_a_killed_installation_left_is_cleared_away(plan: Callable[..., Plan]) -> None:
+    left = builds_directory() / ".cpu-abc.install-x" / "cpu-abc"
+    left.mkdir(parents=True)
+    runtime.build(plan())
+    assert [path.name for path in builds_directory().iterdir()] == ["cpu-abc"]
 
 
 def test_the_compilers_words_are_quoted_and_the_next_try_goes_on(plan: Callable[..., Plan], workplace: Path) -> None:
@@ -244,6 +292,18 @@ def test_what_is_missing_is_named_before_anything_is_downloaded(
     with pytest.raises(BuildError, match=message):
         runtime.build(Plan())
     assert not sources_directory().exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("g+++ -O2", r"CXX names 'g\+\+\+ -O2', which is no"), ("  ", "there is none")]
+)
+def test_a_compiler_of_the_environment_that_is_none_is_named(
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", name)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/bin/{name}" if name in {"cmake", "ninja"} else None)
+    with pytest.raises(BuildError, match=message):
+        runtime.build(Plan())
 
 
 def test_an_unknown_backend_is_refused() -> None:

@@ -133,6 +133,24 @@ def test_what_was_measured_is_filled_in() -> None:
     assert fields["GPU"] == "none"
 
 
+def test_what_is_missing_is_said_plainly() -> None:
+    side = Side.parse("ngram-k")
+
+    def of(*cases: Any, **parts: Any) -> dict[str, Any]:
+        comparison = gather(cases, lambda _: [])
+        results = Results(settings=made.SETTINGS, repeat=1, comparison=comparison, load_before=0.0, **parts)
+        return feedback.form(results, side, members=(), runtime=runtime(), target=TARGET, draft=None)
+
+    nothing = of(made.failed("ngram-k", error="it broke\n  File /home/ann/x.py"), failed_parts=["turns: it broke"])
+    assert nothing["drafted speed, tokens/s"] == nothing["rollbacks"] == nothing["output"] == "not measured"
+    assert nothing["warnings"] == ["ngram-k on prose: it broke", "turns: it broke"]
+    short = of(made.case("ngram-k", 0.0, stats={}, drafted=0, accepted=0), made.failed("plain"))
+    assert short["ordinary speed, tokens/s"] == short["speed-up"] == {"prose": "not measured"}
+    assert short["drafted speed, tokens/s"] == {"prose": "none, with an answer of one token"}
+    assert short["acceptance rate"] == short["mean accepted length"] == {"prose": "nothing was drafted"}
+    assert "- **acceptance rate**: nothing was drafted" in feedback.markdown(short)
+
+
 def test_a_difference_is_reported_with_its_margin() -> None:
     assert filled("ngram-k", tokens=(1, 9))["output"] == {"prose": "parts at token 1 (margin 0.125)"}
 

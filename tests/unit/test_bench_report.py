@@ -7,13 +7,14 @@ import json
 import pstats
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
 from specframe.backends.llama.audit import Audit, WidthAudit
-from specframe.bench import costs, drafting, goals, html, orchestration, plots, results, tables
+from specframe.bench import costs, drafting, goals, html, orchestration, plots, program, results, tables
 from specframe.bench.comparison import Comparison, gather
 from specframe.bench.costs import TurnCost
 from specframe.bench.drafting import DraftCost
@@ -244,6 +245,17 @@ def test_batches_are_held_against_a_single_row() -> None:
     assert "| 32 | 4 | 6.00 | 3.00 | no, 0.25 |" in text
 
 
+def test_an_answer_of_one_token_has_no_speed() -> None:
+    comparison = compared(
+        *(made.case(label, speed, workload="code-rewrite") for label, speed in
+          (("plain", 0.0), ("auto", 0.0), ("server", 1e6), ("server:ngram-map-k", 1e6)))
+    )  # fmt: skip
+    assert goals.of_comparison(comparison) == [
+        Goal("drafted outputs that part from plain decoding at no near tie", 0, 0, at_least=False)
+    ]
+    assert found(comparison=comparison).to_dict()["comparison"][1]["speed_up"] is None
+
+
 # -- formats ----------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +266,27 @@ def test_json_has_everything() -> None:
     assert [row["side"] for row in data["comparison"]][:2] == ["plain", "ngram-k(n=8)"]
     assert data["load_average"] == {"before": 0.1, "after": 0.2}
     assert data["checkpoints"][0]["place"] == "device"
+
+
+def test_files_are_written_whatever_things_are_called(tmp_path: Path) -> None:
+    name = "a|<b>\"'$x_1$ and $\\frac$ [/red]"
+    comparison = compared(made.case("plain", workload=name), made.case("ngram-k", workload=name, tokens=(1, 9)),
+                          margin=float("inf"))  # fmt: skip
+    results = found(comparison=comparison, failed_parts=["verify: it broke"])
+    results.settings = attrs.evolve(made.SETTINGS, model=f"/x/{name}\udc80")
+    written = program.write(results, tmp_path)
+    assert [path.name for path in written] == ["results.json", "results.csv", "results.md", "report.html"]
+    data = json.loads(written[0].read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert data["comparison"][1]["parts_from_plain"]["margin"] is None
+    assert data["comparison"][1]["workload"] == name
+    assert data["failures"] == ["verify: it broke"]
+    rows = list(csv.DictReader(io.StringIO(written[1].read_text(encoding="utf-8"))))
+    assert [row["workload"] for row in rows] == [name, name]
+    assert "failed: verify: it broke" in written[2].read_text(encoding="utf-8")
+    page, references = written[3].read_text(encoding="utf-8"), References()
+    references.feed(page)
+    assert (references.fetched, references.open) == ([], [])
+    assert page.count("$x_1$ and $\\frac$ [/red]") > 4
 
 
 TITLES = (

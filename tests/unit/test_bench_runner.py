@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from specframe.backends.llama.gbnf import check_grammar
+from specframe.bench import worker
 from specframe.bench.runner import Plan, Runner, screened
 from specframe.bench.settings import Job
 from specframe.bench.side_server import grammar
@@ -151,11 +152,35 @@ def test_measurements_of_other_settings_are_not_taken_over(tmp_path: Path) -> No
         Store(path, {"n_ctx": 512, "texts": ["a"]}, resume=True)
 
 
-@pytest.mark.parametrize("text", ["", "{\n", "[]\n", '{"format": 9}\n', '{"format": 1, "settings": {}}\n{}\n'])
-def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{\n",
+        b"[]\n",
+        b'{"format": 9, "settings": {}}\n',
+        b'{"format": 1}\n',
+        b'{"format": 1, "settings": 3}\n',
+        b"\xff\xfe{\n",
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "cases.jsonl"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(data)
     with pytest.raises(ConfigError, match="not a file of measurements"):
+        Store(path, {}, resume=True)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("line", [b"{}", b"\0\0\0", b'{"key": "b", "val', b'{"key": [], "value": 1}', b"\xff", b""])
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "cases.jsonl"
+    store = Store(path, {})
+    store["a"], store["b"] = 1, 2
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*whole[:2], line + b"\n", *whole[2:]]))
+    with pytest.raises(ConfigError, match=r"line 3 is not a measurement .* delete the line"):
         Store(path, {}, resume=True)
 
 
@@ -185,6 +210,17 @@ def test_screening_is_by_text() -> None:
     assert sorted(later) == [("chat", "ngram-k(n=6)"), ("chat", "plain"), ("prose", "ngram-k(n=4)"), ("prose", "plain")]
 
 
+@pytest.mark.parametrize("task", ["turns", "verify"])
+def test_a_side_that_fails_takes_no_other_with_it(task: str) -> None:
+    runner = Runner(plan(repeat=1), Store(None, {}), run=Worker(fails_at=0))
+    sides = [PLAIN, DRAFTED]
+    found = list(runner.verified(sides) if task == "verify" else runner.repeated(task, sides))
+    assert len(found) == (3 if task == "verify" else 1)
+    assert found[0][0] is DRAFTED
+    assert runner.failures == ["it broke"]
+    assert Runner(plan(), Store(None, {}), run=Worker(fails_at=0)).once("audit") is None
+
+
 def test_margins_that_cannot_be_had_are_unknown() -> None:
     known = Runner(plan(), Store(None, {}), run=Worker()).margins("prose")
     assert [[tuple(pair) for pair in place] for place in known] == [[(9, 0.25)]] * 7
@@ -209,7 +245,27 @@ def test_every_side_is_verified_on_every_text() -> None:
     assert {job.task for job in worker.jobs} == {"verify"}
 
 
-def test_a_failing_worker_is_quoted() -> None:
-    job = Job(settings=SETTINGS, side=PLAIN, prompt="p", warm_up="w", task="nothing")
+JOB = Job(settings=SETTINGS, side=PLAIN, prompt="p", warm_up="w", task="nothing")
+
+
+def test_a_failing_worker_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not the module that was meant')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(WorkerError, match=r"^plain \(nothing\) failed with exit code 1: .*bench.nothing"):
-        run_process(job)
+        run_process(JOB)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("print('hello')", r"gave no answer, but 'hello\\n'"),
+        ("pass", "gave no answer, but ''"),
+        ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL: it said nothing"),
+        ("import sys; sys.exit('oh')", "failed with exit code 1: oh"),
+        ("import os; os._exit(3)", "failed with exit code 3: it said nothing"),
+    ],
+)
+def test_a_worker_that_gives_no_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
+    monkeypatch.setattr(worker, "_START", program)
+    with pytest.raises(WorkerError, match=rf"^plain \(nothing\) {said}"):
+        run_process(JOB)

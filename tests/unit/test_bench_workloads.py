@@ -70,6 +70,13 @@ def test_a_jsonl_file_has_a_prompt_in_each_line(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user"}]}', "'messages' must be"),
         ('{"messages": "hello"}', "'messages' must be"),
         ('{"name": "mine-1", "prompt": "b"}', "the name 'mine-1' twice"),
+        ('{"name": null, "prompt": "b"}', "line 2: the name of a text must .* not None"),
+        ('{"name": " ", "prompt": "b"}', "the name of a text must"),
+        (r'{"name": "a\nb", "prompt": "b"}', "the name of a text must"),
+        (r'{"name": "\ud800", "prompt": "b"}', "the name of a text must"),
+        (r'{"prompt": "a\ud800"}', "'prompt' must be a text"),
+        (r'{"messages": [{"role": "user", "content": "\udc80"}]}', "'messages' must be"),
+        ('{"messages": [{"role": "usr", "content": "a"}]}', "line 2: .*role 'usr' is unknown"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -77,6 +84,38 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     path.write_text(f'{{"prompt": "a"}}\n{line}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.txt", b"one\r\ntwo\r\n"),
+        ("b.txt", b"\xef\xbb\xbfone\ntwo"),
+        ("c.jsonl", b'\xef\xbb\xbf{"prompt": "one\\ntwo"}\r\n'),
+        ("d.JSONL", b'{"prompt": "one\\ntwo"}'),
+    ],
+)
+def test_how_an_editor_ends_lines_and_begins_files_does_not_matter(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    (only,) = from_file(tmp_path / name)
+    assert only.prompt == "one\ntwo"
+
+
+def test_separators_that_json_allows_in_a_text_end_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a\u2028b\u0085c"}\n{"prompt": "d"}\n', encoding="utf-8")
+    assert [workload.prompt for workload in from_file(path)] == ["a\u2028b\u0085c", "d"]
+
+
+def test_a_template_without_a_system_role_gets_its_text_in_the_first_message() -> None:
+    said = ({"role": "system", "content": "S"}, {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"})
+    template = ChatTemplate(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    assert Workload(name="c", messages=said).text(template) == "<user>S\n\nU<assistant>A"
+    with pytest.raises(ConfigError, match="no system"):
+        Workload(name="c", messages=said[:1]).text(template)
 
 
 @pytest.mark.parametrize("name", ["empty.txt", "empty.jsonl"])

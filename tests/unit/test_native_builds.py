@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from specframe import runtime
 from specframe.backends.llama import discovery, native_builds
 from specframe.backends.llama.native_builds import MANIFEST, builds_directory, chosen_runtime
 from specframe.core.errors import ConfigError
-from specframe.runtime.installed import workshop_of
+from specframe.runtime.installed import lock_of, workshop_of
 from tests.support.builds import described
 
 WHEELS = ["xllamacpp", "llama-cpp-py-sync"]
@@ -50,6 +52,25 @@ def test_a_directory_without_a_readable_description_is_no_build(text: str) -> No
     assert order() == WHEELS
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"made": 5}, {"library": None}, {"library": "../other/libllama.so"}, {"options": ["a"]}, {"cpu_features": [1]}],
+)
+def test_a_description_with_something_else_in_it_is_no_build(changes: dict[str, Any]) -> None:
+    described("good")
+    manifest = builds_directory() / "damaged" / MANIFEST
+    manifest.parent.mkdir()
+    good = json.loads((builds_directory() / "good" / MANIFEST).read_text())
+    manifest.write_text(json.dumps(good | changes))
+    assert order() == ["good", *WHEELS]
+
+
+def test_a_choice_that_cannot_be_read_is_none() -> None:
+    described("mine")
+    (builds_directory() / "chosen").write_bytes(b"\xff\xfe")
+    assert order() == ["mine", *WHEELS]
+
+
 def test_a_chosen_runtime_comes_first_until_there_is_no_choice() -> None:
     described("mine")
     runtime.use("xllamacpp")
@@ -64,6 +85,9 @@ def test_only_what_is_there_and_works_can_be_chosen() -> None:
         runtime.use("elsewhere")
     with pytest.raises(ConfigError, match="llama-cpp-py-sync' cannot be used: not installed"):
         runtime.use("llama-cpp-py-sync")
+    described("mine").path.write_bytes(b"not ELF")
+    with pytest.raises(ConfigError, match=r"'mine' cannot be used:\n[^!]*the dynamic linker refuses it"):
+        runtime.use("mine")
     assert chosen_runtime() is None
 
 
@@ -76,7 +100,7 @@ def test_a_choice_that_cannot_be_kept_says_so(cache: Path, monkeypatch: pytest.M
 
 def test_the_environment_names_one_runtime_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     described("mine")
-    runtime.use("mine")
+    native_builds.choose_runtime("mine")
     monkeypatch.setenv("SPECFRAME_RUNTIME", "xllamacpp")
     [only] = discovery.candidates(None)
     assert (only.name, only.explicit) == ("xllamacpp", True)
@@ -103,7 +127,7 @@ def test_removing_a_build_removes_the_choice_and_what_is_left_of_building_it() -
     described("mine")
     described("other")
     (workshop_of("mine") / "source").mkdir(parents=True)
-    runtime.use("mine")
+    native_builds.choose_runtime("mine")
     runtime.remove("mine")
     assert order() == ["other", *WHEELS]
     assert chosen_runtime() is None
@@ -112,13 +136,20 @@ def test_removing_a_build_removes_the_choice_and_what_is_left_of_building_it() -
 
 def test_removing_an_unfinished_build_and_another_than_the_chosen_one() -> None:
     described("mine")
-    runtime.use("mine")
+    native_builds.choose_runtime("mine")
     (workshop_of("broken") / "source").mkdir(parents=True)
     workshop_of("empty").mkdir()
     assert runtime.unfinished() == {"broken"}
     runtime.remove("broken")
     assert runtime.unfinished() == set()
     assert chosen_runtime() == "mine"
+
+
+def test_what_is_being_built_cannot_be_removed() -> None:
+    (workshop_of("mine") / "source").mkdir(parents=True)
+    with lock_of(workshop_of("mine")), pytest.raises(ConfigError, match="'mine' is being built at this moment"):
+        runtime.remove("mine")
+    assert runtime.unfinished() == {"mine"}
 
 
 def test_what_cannot_be_deleted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +160,7 @@ def test_what_cannot_be_deleted_is_told(monkeypatch: pytest.MonkeyPatch) -> None
             raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(shutil, "rmtree", refused)
-    with pytest.raises(ConfigError, match=r"mine can be deleted: .*Permission denied"):
+    with pytest.raises(ConfigError, match=r"'mine' can be deleted: .*Permission denied"):
         runtime.remove("mine")
 
 

@@ -32,6 +32,8 @@ class Index:
     """How many of the next downloads end half way."""
     ranges: bool = True
     """Whether a download can be continued."""
+    page: tuple[bytes, str] | None = None
+    """What is answered instead of a page of the package, and its type."""
     asked: list[str] = attrs.field(factory=list)
     """The ranges that were asked for."""
 
@@ -39,7 +41,9 @@ class Index:
 def handler_of(index: Index) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path.startswith("/simple/fake/"):
+            if index.page is not None:
+                self._send(200, *index.page)
+            elif self.path.startswith("/simple/fake/"):
                 self._send(200, f'<a href="../../files/{index.offered}">{index.offered}</a>'.encode(), "text/html")
             elif self.path == f"/files/{index.carrier.file}":
                 self._file()
@@ -153,6 +157,28 @@ def test_an_index_without_the_file_or_the_package_is_named(index: Index, tmp_pat
         archive.fetch(index.carrier, tmp_path / "sources", silent)
     with pytest.raises(BuildError, match=r"fake-1\.0\.tar\.gz could not be fetched"):
         archive.fetch(attrs.evolve(index.carrier, name="other"), tmp_path / "sources", silent)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        (b"{", "application/vnd.pypi.simple.v1+json"),
+        (b'{"files": 3}', "application/vnd.pypi.simple.v1+json"),
+        (b'{"meta": {"api-version": "9.0"}, "name": "fake", "files": []}', "application/vnd.pypi.simple.v1+json"),
+        (b'<meta name="pypi:repository-version" content="9.0">', "text/html"),
+        (b"\xff\xfe", "image/png"),
+        (b"<p>Please log in to this network.</p>", "text/html"),
+    ],
+)
+def test_an_index_that_answers_something_else_is_named(
+    index: Index, tmp_path: Path, page: tuple[bytes, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.page = page
+    secret = index.url.replace("//", "//ann:secret@")
+    monkeypatch.setattr(archive, "index_settings", lambda: (secret, None))
+    with pytest.raises(BuildError, match=r"http://127\.0\.0\.1:\d+/simple") as raised:
+        archive.fetch(index.carrier, tmp_path / "sources", silent)
+    assert "secret" not in str(raised.value)
 
 
 def test_without_the_extra_the_way_out_is_told(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,7 @@ def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[in
     n_ctx = max(fitting) + tail
     chosen = ContextOptions(**{**options, "n_ctx": n_ctx, "n_seq": 1})
     threads = chosen.n_threads or default_threads()
+    widths = [width for width in widths if width <= chosen.batch]  # wider ones do not occur
     rows: list[WidthAudit] = []
     margins: list[float] = []
     with LlamaTarget(model, **attrs.asdict(chosen)) as target:

@@ -20,28 +20,37 @@ MANIFEST = "build.json"
 _CHOICE = "chosen"
 
 
+_TEXT = attrs.validators.instance_of(str)
+_TEXTS = attrs.validators.deep_iterable(_TEXT)
+
+
 def _names(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(given)
+
+
+def _file_name(_: object, field: attrs.Attribute[str], value: object) -> None:
+    if not isinstance(value, str) or Path(value).name != value:
+        raise ValueError(f"{field.name} must be the name of a file, not {value!r}")
 
 
 @attrs.frozen(kw_only=True)
 class NativeBuild:
     """A library that was built on this machine."""
 
-    name: str
+    name: str = attrs.field(validator=_TEXT)
     """Of its directory."""
-    backend: str
+    backend: str = attrs.field(validator=_TEXT)
     """``cpu``, ``cuda``, ...: what it was built for."""
-    upstream: str
+    upstream: str = attrs.field(validator=_TEXT)
     """Tag or commit of llama.cpp."""
-    library: str
+    library: str = attrs.field(validator=_file_name)
     """File name of libllama."""
-    options: Mapping[str, str]
+    options: Mapping[str, str] = attrs.field(validator=attrs.validators.deep_mapping(_TEXT, _TEXT))
     """CMake options."""
-    compiler: str
-    cpu_features: tuple[str, ...] = attrs.field(converter=_names)
+    compiler: str = attrs.field(validator=_TEXT)
+    cpu_features: tuple[str, ...] = attrs.field(converter=_names, validator=_TEXTS)
     """What the processor it was built for can do; it may use all of that."""
-    made: str
+    made: str = attrs.field(validator=_TEXT)
     """When, ISO 8601."""
 
     @property
@@ -89,7 +98,7 @@ def read_manifest(directory: Path) -> NativeBuild | None:
 def chosen_runtime() -> str | None:
     """The runtime that comes first whatever the order, by name; None: nothing was chosen."""
     try:
-        return (builds_directory() / _CHOICE).read_text(encoding="utf-8").strip() or None
+        return (builds_directory() / _CHOICE).read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
 
