@@ -14,7 +14,7 @@ from specframe.llm import opening
 
 def context_options(settings: Settings) -> dict[str, Any]:
     """Options of a context besides its length. Raises ConfigError when one is none."""
-    options = {
+    options: dict[str, Any] = {
         "n_batch": settings.n_batch,
         "n_ubatch": settings.n_ubatch,
         "n_threads": settings.n_threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from specframe.bench.sides import PLAIN, Side
 from specframe.bench.worker import run_process
 from specframe.bench.workloads import Workload
 from specframe.catalogue import analytic
+from specframe.cli import benching
 from specframe.cli.app import app
 from specframe.cli.benching import MeasureFlags
 from specframe.core.errors import ConfigError
@@ -138,6 +140,18 @@ def test_what_no_process_could_load_is_known_before_any_is_started(zoo: Callable
         for command in ("bench", "report"):
             done = run(command, *arguments, "-s", "ngram-k")
             assert (done.code, message in done.err) == (2, True), done.err
+
+
+def test_names_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    benching._show("of [/b] model", ("",), (("[/red]",),), ("[bold]",))
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("of [/b] model", "[/red]", "[bold]"))
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with benching._progress() as progress:
+        progress(1, 2, "generate, [/b]")
+    assert "generate, [/b]" in terminal.getvalue()
 
 
 def test_a_file_that_cannot_be_written_takes_no_table_with_it(zoo: Callable[[str], Path], tmp_path: Path) -> None:
