@@ -143,7 +143,7 @@ def test_what_no_process_could_load_is_known_before_any_is_started(zoo: Callable
 
 
 def test_names_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    benching._show("of [/b] model", ("",), (("[/red]",),), ("[bold]",))
+    benching._show("of [/b] model", ("",), (("[/red] is as wide",),), ("[bold]",))
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("of [/b] model", "[/red]", "[bold]"))
     terminal = io.StringIO()
