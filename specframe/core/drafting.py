@@ -138,7 +138,15 @@ class _RequestDrafter:
         return results
 
     def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
-        return [_guard(self._spec.name, "observe", lambda o=o: self._live[o.seq].observe(o)) for o in outcomes]  # type: ignore[misc]
+        errors: list[StrategyError | None] = []
+        for outcome in outcomes:
+            try:
+                self._live[outcome.seq].observe(outcome)
+            except Exception as error:  # noqa: BLE001 -- see _guard
+                errors.append(_blame(self._spec.name, "observe", error))
+            else:
+                errors.append(None)
+        return errors
 
     def shift(self, seq: int, history: History, n_keep: int, n_drop: int) -> bool | StrategyError:  # noqa: ARG002 -- it starts over
         self.end(seq)

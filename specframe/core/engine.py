@@ -299,17 +299,19 @@ class Engine:
 
     def _reap(self) -> None:
         """Take out what was cancelled, and bring back memory that an interrupted reconciliation left unknown."""
+        over = False
         for active in self._running:
-            if active.slot is not None:
+            if active.slot is not None and active.slot.in_flight:
                 try:
                     active.slot.ensure_settled()
                 except SessionPoisonedError as error:
                     active.error = error
             if active.cancelled and active.finish is None:
                 active.finish = (FinishReason.CANCELLED, "cancelled")
-        if any(a.cancelled for a in self._queue):
+            over = over or active.finish is not None
+        if self._queue and any(a.cancelled for a in self._queue):
             self._queue_out()
-        if any(a.finish for a in self._running):
+        if over:
             self._settle()
 
     def _queue_out(self) -> None:

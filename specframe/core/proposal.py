@@ -54,7 +54,7 @@ class Proposal:
         try:
             offered = list(itertools.islice(raw, budget + 1))
             ids = tuple(map(operator.index, offered[:budget]))
-            n_offered = len(raw) if isinstance(raw, Sized) else len(offered)
+            n_offered = len(raw) if isinstance(raw, (list, tuple, Sized)) else len(offered)
         except TypeError as error:
             msg = f"proposed something that is not a sequence of token ids: {raw!r:.80}"
             raise StrategyError(strategy, msg) from error

@@ -123,7 +123,10 @@ class DraftScheduler(Protocol):
         ...
 
     def record(self, report: StepReport) -> None:
-        """A batch was evaluated, verified and committed. Not told of batches that failed."""
+        """A batch was evaluated, verified and committed.
+
+        Not told of batches that failed, and of those in which no request has a strategy only of chunks of prompts.
+        """
         ...
 
     def end(self, seq: int) -> None:

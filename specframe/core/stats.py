@@ -119,7 +119,9 @@ class RequestStats:
 
     def of(self, strategy: str) -> StrategyStats:
         """The part of the strategy with this label, made when it is asked for first."""
-        return self.strategies.setdefault(strategy, StrategyStats())
+        if (stats := self.strategies.get(strategy)) is None:
+            stats = self.strategies[strategy] = StrategyStats()
+        return stats
 
     def count_drafted(self, parts: Sequence[Part]) -> None:
         """Record what was proposed."""

@@ -69,6 +69,7 @@ class Stepper:
         self._clock = clock
         widest = max(1, self._info.n_batch // self._info.n_seq)
         self._widest = widest if self._info.exact_width is None else min(widest, self._info.exact_width)
+        self._max_outputs = self._info.max_outputs
 
     def step(self, running: Sequence[ActiveRequest]) -> None:
         """Advance the prompt that waits for longest by a chunk, and every request past its prompt by a verification."""
@@ -129,7 +130,7 @@ class Stepper:
             width = min(width, limits.interval, n_prompt - limits.tail - n_past)
         chunk = slot.tokens[n_past : n_past + width]
         work = [_Work(active, slot, InFlight(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending)))]
-        self._run(work, "prompt", "prompt")
+        self._run(work, "prompt", "prompt", drafting=active.drafter is not None)
         if keeps and active.error is None and n_past < slot.n_past <= n_prompt - limits.tail:
             started = self._clock()
             if (checkpoint := slot.save(limits)) is not None:
@@ -148,24 +149,30 @@ class Stepper:
     def _decode(self, going: Sequence[tuple[ActiveRequest, Slot]]) -> None:
         started = self._clock()
         work = [_Work(active, slot, InFlight(slot, slot.tokens[slot.n_past :])) for active, slot in going]
-        batch = [self._candidate(w, len(work)) for w in work]
-        drafts: list[DraftCall] = []
-        checkpoint_s = 0.0
-        if any(c.budget for c in batch):
-            asking = [(w, c, n) for w, c, n in zip(work, batch, self._scheduler.limits(batch), strict=True) if n]
-            drafts = self._draft(asking)
-            for w, c, n in zip(work, batch, self._scheduler.cut(batch), strict=True):
-                w.verify(c.proposal[:n])
-            drafted = self._clock()
-            _charge(work, "draft", drafted - started)
-            if self._info.rollback is not Rollback.TRUNCATE:
-                self._checkpoint(work)
-                checkpoint_s = self._clock() - drafted
-                _charge(work, "checkpoint", checkpoint_s)
-        self._run(work, "target_submit", "target_wait", drafts=drafts, checkpoint_s=checkpoint_s)
+        drafting = any(active.drafter is not None for active, _ in going)
+        drafts, checkpoint_s = self._propose(work, started) if drafting else ((), 0.0)
+        self._run(work, "target_submit", "target_wait", drafting=drafting, drafts=drafts, checkpoint_s=checkpoint_s)
         elapsed = self._clock() - started
         for w in work:
             w.active.stats.decode_s += elapsed
+
+    def _propose(self, work: Sequence[_Work], started: float) -> tuple[Sequence[DraftCall], float]:
+        """Decide what is verified; returns the calls of strategies, and the seconds that checkpoints took."""
+        batch = [self._candidate(w, len(work)) for w in work]
+        if not any(c.budget for c in batch):
+            return (), 0.0
+        asking = [(w, c, n) for w, c, n in zip(work, batch, self._scheduler.limits(batch), strict=True) if n]
+        drafts = self._draft(asking)
+        for w, c, n in zip(work, batch, self._scheduler.cut(batch), strict=True):
+            w.verify(c.proposal[:n])
+        drafted = self._clock()
+        _charge(work, "draft", drafted - started)
+        if self._info.rollback is Rollback.TRUNCATE:
+            return drafts, 0.0
+        self._checkpoint(work)
+        checkpoint_s = self._clock() - drafted
+        _charge(work, "checkpoint", checkpoint_s)
+        return drafts, checkpoint_s
 
     def _candidate(self, w: _Work, n_sharing: int) -> Candidate:
         active = w.active
@@ -186,7 +193,7 @@ class Stepper:
         budget = min(
             w.active.n_left - 1,
             info.n_batch // n_sharing - len(w.item.tokens),
-            info.max_outputs // n_sharing - 1,
+            self._max_outputs // n_sharing - 1,
         )
         if info.exact_width is not None:
             budget = min(budget, info.exact_width - len(w.item.tokens))
@@ -259,12 +266,17 @@ class Stepper:
         submit_phase: str,
         wait_phase: str,
         *,
+        drafting: bool,
         drafts: Sequence[DraftCall] = (),
         checkpoint_s: float = 0.0,
     ) -> None:
-        """Decode, verify, commit, reconcile, deliver, observe; memory then equals the committed prefix, always."""
+        """Decode, verify, commit, reconcile, deliver, observe; memory then equals the committed prefix, always.
+
+        ``drafting``: a request of the batch has a strategy. What concerns strategies alone is left out where none has:
+        each evaluation drives Python out of the caches, so that a call that does nothing takes microseconds.
+        """
         clock = self._clock
-        n_context = sum(w.slot.n_past for w in work)
+        n_context = sum([w.slot.n_past for w in work])
         transaction = Transaction(self._target, [w.item for w in work])
         try:
             with transaction:
@@ -274,7 +286,8 @@ class Stepper:
                 rows = self._target.logits()
                 transaction.decoded()
                 t2 = clock()
-                self._process(work)
+                if drafting:
+                    self._process(work)
                 t3 = clock()
                 self._verify(work, rows)
                 t4 = clock()
@@ -290,25 +303,27 @@ class Stepper:
                 seconds["process"] += t3 - t2
                 seconds["accept"] += t4 - t3
                 seconds["rollback"] += t5 - t4
-            self._scheduler.record(
-                StepReport(
-                    n_rows=sum(len(w.item.tokens) + len(w.item.draft) for w in work),
-                    n_outputs=sum(w.item.n_outputs for w in work),
-                    n_context=n_context,
-                    target_s=t2 - t0,
-                    process_s=t3 - t2,
-                    accept_s=t4 - t3,
-                    rollback_s=t5 - t4,
-                    checkpoint_s=checkpoint_s,
-                    n_checkpoints=sum(w.item.checkpoint is not None for w in work),
-                    drafts=drafts,
-                    verified=[_verified(w) for w in work] if submit_phase != "prompt" else (),
+            prompt = submit_phase == "prompt"
+            if drafting or prompt:
+                self._scheduler.record(
+                    StepReport(
+                        n_rows=sum([len(w.item.tokens) + len(w.item.draft) for w in work]),
+                        n_outputs=sum([w.item.n_outputs for w in work]),
+                        n_context=n_context,
+                        target_s=t2 - t0,
+                        process_s=t3 - t2,
+                        accept_s=t4 - t3,
+                        rollback_s=t5 - t4,
+                        checkpoint_s=checkpoint_s,
+                        n_checkpoints=sum([w.item.checkpoint is not None for w in work]),
+                        drafts=drafts,
+                        verified=() if prompt else [_verified(w) for w in work],
+                    )
                 )
-            )
         finally:
-            self._conclude(work, decoded=transaction.is_decoded)
+            self._conclude(work, decoded=transaction.is_decoded, drafting=drafting)
 
-    def _conclude(self, work: Sequence[_Work], *, decoded: bool) -> None:
+    def _conclude(self, work: Sequence[_Work], *, decoded: bool, drafting: bool) -> None:
         """What holds after every batch, also one that was interrupted: all that was committed is counted and told."""
         for w in work:
             active = w.active
@@ -319,7 +334,8 @@ class Stepper:
             if decoded and not w.processed and active.drafter is not None and active.drafter.processes:
                 # It missed tokens that memory keeps: whatever it holds of this sequence is of no use any more.
                 active.deactivate("strategy-interrupted")
-        self._observe(work)
+        if drafting or self._observers:
+            self._observe(work)
 
     def _process(self, work: Sequence[_Work]) -> None:
         if any(w.active.drafter is not None and w.active.drafter.processes for w in work):
@@ -336,7 +352,7 @@ class Stepper:
             n = w.item.n_outputs
             if n:
                 try:
-                    verify(w.active, w.item, rows[offset : offset + n])
+                    verify(w.active, w.item, rows, offset)
                 except Exception as error:  # noqa: BLE001 -- a callback of this request raised; the others go on
                     w.active.error = error
             offset += n

@@ -14,7 +14,8 @@ class TextStream:
     """
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._bytes = b""
+        """Of a character whose end is not there yet."""
         self._stops = stops
         self._held = ""
         self.matched: str | None = None
@@ -22,7 +23,9 @@ class TextStream:
 
     def feed(self, piece: bytes) -> str:
         """Add the bytes of one token; returns the text that is certain now."""
-        text = self._decode(piece)
+        piece = self._bytes + piece
+        text, n_used = codecs.utf_8_decode(piece, "replace", False)
+        self._bytes = piece[n_used:]
         if not self._stops:
             return text
         text = self._held + text

@@ -55,7 +55,6 @@ class Transaction:
     def __init__(self, target: Target, entries: Sequence[InFlight]) -> None:
         self._target = target
         self._entries = entries
-        self._depth = target.info.rollback_depth
         self._decoded = False
         self._submitted = False
 
@@ -110,9 +109,10 @@ class Transaction:
             self._drop(item, keep, have)
 
     def _drop(self, item: InFlight, keep: int, have: int) -> None:
-        slot, kind = item.slot, self._target.info.rollback
+        slot, info = item.slot, self._target.info
+        kind = info.rollback
         # The native answer to a cut that is too deep is "done", with a wrong state: the bound is kept here.
-        in_bounds = have - keep <= min(self._depth, len(item.tokens) + len(item.draft) - 1)
+        in_bounds = have - keep <= min(info.rollback_depth, len(item.tokens) + len(item.draft) - 1)
         if kind is Rollback.TRUNCATE or (kind is Rollback.BOUNDED and in_bounds):
             item.rollback = slot.cut(keep)
         elif item.checkpoint is not None:

@@ -7,10 +7,11 @@ from specframe.core.sequence import ActiveRequest
 from specframe.core.transaction import InFlight
 
 
-def verify(active: ActiveRequest, item: InFlight, rows: Logits) -> None:
+def verify(active: ActiveRequest, item: InFlight, rows: Logits, first: int) -> None:
     """Sample and commit one token per row until the draft is contradicted, used up, or the request ends.
 
-    ``rows`` is ``(len(draft) + 1, n_vocab)`` float32: row i is conditioned on the committed tokens and ``draft[:i]``.
+    ``rows``, float32, are those of the batch; row ``first + i`` is conditioned on the committed tokens and
+    ``draft[:i]``.
     Each token is drawn once, from a row whose whole condition is committed, so the text has the target's distribution
     and equals plain decoding with the same seed (Leviathan et al. 2023, arXiv:2211.17192, for the sampling of a
     deterministic draft). The token after the last accepted one (the correction or the bonus token) costs nothing
@@ -19,8 +20,8 @@ def verify(active: ActiveRequest, item: InFlight, rows: Logits) -> None:
     draft = item.draft
     emitted_before = active.stats.emitted
     try:
-        for i, row in enumerate(rows):
-            token = active.step(row)
+        for i in range(item.n_outputs):
+            token = active.step(rows[first + i])
             matched = i < len(draft) and token == draft[i]
             if matched:
                 item.n_matched += 1

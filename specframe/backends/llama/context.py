@@ -49,6 +49,8 @@ class Context(Closable):
         """
         self._dependents: weakref.WeakSet[Dependent] = weakref.WeakSet()
         self._rows: Logits | None = None
+        """The latest rows that were handed out, and where in native memory they are."""
+        self._rows_at: Any = None
         self._n_rows = 0
         self._lock = threading.RLock()
         self.options = ContextOptions(**options)
@@ -140,7 +142,7 @@ class Context(Closable):
         with self._lock:
             handle = self.handle
             n_rows = self.batch.fill(batch)
-            self._rows, self._n_rows = None, -1
+            self._n_rows = -1
             self.features.forget()
             self.memory.doubtful(batch)
             self._kernels.choose(batch)
@@ -161,17 +163,18 @@ class Context(Closable):
         """
         with self._lock:
             handle = self.handle
+            n_rows = self._n_rows
+            if n_rows < 0:
+                msg = "there are no logits: the last decode failed"
+                raise BackendError(msg)
+            # Sorts the rows into batch order and waits.
+            pointer = self._get_logits(handle)
+            if not pointer:
+                raise failure("reading logits", meaning="the context has none", rows=n_rows)
             rows = self._rows
-            if rows is None:
-                n_rows = self._n_rows
-                if n_rows < 0:
-                    msg = "there are no logits: the last decode failed"
-                    raise BackendError(msg)
-                # Sorts the rows into batch order and waits.
-                pointer = self._get_logits(handle)
-                if not pointer:
-                    raise failure("reading logits", meaning="the context has none", rows=n_rows)
-                rows = self._rows = native_rows(self.library, pointer, n_rows, self.n_vocab)
+            if rows is None or len(rows) != n_rows or pointer != self._rows_at:
+                rows = native_rows(self.library, pointer, n_rows, self.n_vocab)
+                self._rows, self._rows_at = rows, pointer
             return rows
 
     def enable(self, needs: Need, layers: Sequence[int] = ()) -> None:
