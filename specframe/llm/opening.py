@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specframe.backends.llama.audit import open_exact, settings_key
 from specframe.backends.llama.context_options import MAX_SEQ, ContextOptions
+from specframe.backends.llama.exact_numerics import open_exact
 from specframe.backends.llama.gguf import inspect, inspecting
 from specframe.backends.llama.library import Library, load_library
 from specframe.backends.llama.model import Model
+from specframe.backends.llama.settings_key import settings_key
 from specframe.backends.llama.target import LlamaTarget
 from specframe.backends.llama.threads import MAX_THREADS
 from specframe.backends.llama.validation import validate_target

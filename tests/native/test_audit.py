@@ -1,4 +1,4 @@
-"""The audit of numerics: its verdicts against those of another program, and what loading makes of them."""
+"""The audit of numerics: its verdicts against those of another program, and what it recommends."""
 
 from __future__ import annotations
 
@@ -16,27 +16,20 @@ from typing_extensions import Self
 import specframe
 from specframe.backends.llama import audit as auditor
 from specframe.backends.llama import kernels
-from specframe.backends.llama.audit import Audit, WidthAudit, audit, audited, open_exact
+from specframe.backends.llama.audit import Audit, audit
 from specframe.backends.llama.declarations import CONCEPTS, declaration
 from specframe.backends.llama.model import Model
 from specframe.core.errors import ConfigError
-from specframe.testing import Noisy
 from specframe.testing.zoo.blocks import Shape
 from specframe.testing.zoo.targets import dense
 from specframe.testing.zoo.world import World
 from tests.support import width_script
+from tests.support.audits import at, verdict
 from tests.support.exact import ExactZoo, quantized
 
 CONTEXT = 32
 WIDTHS = (1, 2, 3, 8, 16)
 SETTINGS: tuple[dict[str, Any], ...] = ({"flash_attn": True}, {"flash_attn": False}, {"n_ubatch": 4})
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Verdicts of this test's own."""
-    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -174,177 +167,21 @@ def test_a_model_too_short_to_audit_is_refused(floating: Model) -> None:
         audit(floating, contexts=(10**6,))
 
 
-def row(width: int, *, exact: bool = True, difference: float = 0.0) -> WidthAudit:
-    return WidthAudit(context=1, width=width, positions=1, exact=exact, max_difference=difference, flips=0, cost_s=0.1)
-
-
-def verdict(*rows: WidthAudit, flash_attn: bool = True, exact_kernels: bool = False) -> Audit:
-    return Audit(
-        model="m",
-        library="l",
-        flash_attn=flash_attn,
-        type_k="f16",
-        type_v="f16",
-        n_threads=1,
-        n_threads_batch=1,
-        n_ubatch=512,
-        use_extra_bufts=True,
-        exact_kernels=exact_kernels,
-        smallest_margin=0.5,
-        rows=rows,
-    )
-
-
 def test_a_width_counts_only_when_all_narrower_ones_are_exact() -> None:
-    assert verdict(row(1), row(2), row(3, exact=False), row(4)).exact_width == 2
-    assert verdict(row(1), row(2), row(1, exact=False)).exact_width == 0
+    assert verdict(at(1), at(2), at(3, exact=False), at(4)).exact_width == 2
+    assert verdict(at(1), at(2), at(1, exact=False)).exact_width == 0
 
 
 def test_a_divergence_within_twice_the_difference_is_a_near_tie() -> None:
-    found = verdict(row(1), row(2, exact=False, difference=0.25))
+    found = verdict(at(1), at(2, exact=False, difference=0.25))
     assert found.explains(0.5)
     assert not found.explains(0.51)
     assert not found.explains(-0.1)
-    assert verdict(row(1), row(2)).explains(0.0)
-    assert "rounded differently" in verdict(row(1), row(2, exact=False)).recommendation
-    assert "--exact" in verdict(row(1), row(2, exact=False)).recommendation
-    assert "--exact" not in verdict(row(1), row(2, exact=False), exact_kernels=True).recommendation
-    assert "turn flash attention on" in verdict(row(1), row(2, exact=False), flash_attn=False).recommendation
-
-
-def test_a_verdict_is_kept_for_these_settings_and_no_others(
-    exact_zoo: ExactZoo, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def measured(_model: Model, **options: Any) -> Audit:
-        asked.append(options)
-        return verdict(row(1), row(2))
-
-    monkeypatch.setattr(auditor, "audit", measured)
-    model = exact_zoo("llama")
-    assert audited(model, n_threads=1) == audited(model, n_threads=1) == verdict(row(1), row(2))
-    assert len(asked) == 1
-    audited(model, n_threads=2)
-    assert len(asked) == 2
-    for i, damaged in enumerate(["{}", "[]", "7", "null", '{"rows": []}', "{"]):
-        for path in (cache / "audits").iterdir():
-            path.write_text(damaged)
-        audited(model, n_threads=1)
-        assert len(asked) == 3 + i
-    monkeypatch.setenv("SPECFRAME_CACHE", str(next((cache / "audits").iterdir())))
-    assert audited(model, n_threads=1).exact_width == 2  # a cache that cannot be written costs time only
-    assert len(asked) == 9
-
-
-def test_exact_is_refused_with_the_reason(zoo: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditor, "audit", lambda _model, **_: verdict(row(1), row(2, exact=False, difference=0.25)))
-    with pytest.raises(ConfigError, match=r"numerics='exact' cannot be had .* rounded differently"):
-        specframe.load(zoo("llama"), numerics="exact", n_ctx=256, threads=1)
-    with pytest.raises(ConfigError, match="'auto', 'exact' or 'fast', not 'nice'"):
-        specframe.load(zoo("llama"), numerics="nice")  # type: ignore[arg-type]
-
-
-def test_plain_decoding_is_exact_where_no_draft_would_be(
-    zoo: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auditor, "audit", lambda _model, **_: verdict(row(1), row(2, exact=False, difference=0.25)))
-    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, "reuse_prefix": False}
-    with specframe.load(zoo("llama"), strategy="none", numerics="exact", n_ctx=256, threads=1) as llm:
-        plain = llm.generate("abc", **options)
-        tape = (*llm.tokenize("abc", add_special=True), *plain.tokens)
-        drafted = llm.generate("abc", strategy=Noisy, options={"tape": tape}, draft_length=4, **options)
-    assert drafted.tokens == plain.tokens
-    assert (drafted.stats.verified, drafted.stats.steps) == (0, plain.stats.steps)
-    monkeypatch.setattr(auditor, "audit", lambda _model, **_: verdict(row(1, exact=False, difference=0.25)))
-    with pytest.raises(ConfigError, match="numerics='exact' cannot be had"):
-        specframe.load(zoo("llama"), strategy="none", numerics="exact", n_ctx=256, threads=2)
-
-
-@pytest.mark.parametrize("kind", ["F32", "BF16"])
-def test_drafts_change_no_text_of_floating_point_weights_when_numerics_are_exact(
-    kind: str, zoo: Callable[[str], Path], tmp_path: Path
-) -> None:
-    path = quantized(zoo("llama"), tmp_path / f"{kind}.gguf", kind=kind)
-    sampled: dict[str, Any] = {"max_tokens": 200, "temperature": 1.5, "seed": 1, "ignore_eos": True}
-    with specframe.load(path, strategy="none", numerics="exact", n_ctx=512, threads=1) as llm:
-        plain = llm.generate("abc", reuse_prefix=False, **sampled)
-        noisy = {"tape": (*llm.tokenize("abc", add_special=True), *plain.tokens), "accuracy": 0.9}
-        drafted = llm.generate(
-            "abc", strategy=Noisy, options=noisy, draft_length=40, reuse_prefix=False, logprobs=2, **sampled
-        )
-        alone = llm.generate("abc", reuse_prefix=False, logprobs=2, **sampled)
-    assert drafted.tokens == plain.tokens
-    assert drafted.logprobs == alone.logprobs  # to the last bit
-    assert drafted.stats.accepted > 100
-
-
-def test_exact_keeps_verifications_to_what_was_audited(
-    zoo: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = quantized(zoo("llama"), tmp_path / "q8.gguf")
-    monkeypatch.setattr(auditor, "audit", lambda _model, **_: verdict(row(1), row(2), row(4), row(8, exact=False)))
-    drafts: list[int] = []
-
-    class Watch(specframe.Observer):
-        def step_finished(self, outcome: specframe.Outcome) -> None:
-            drafts.append(len(outcome.drafted))
-
-    class Eager(specframe.Strategy):
-        """Always ten more of the same."""
-
-        name = "eager"
-
-        def draft(self, request: specframe.DraftRequest) -> Sequence[int]:
-            return [request.history[-1]] * min(10, request.budget)
-
-    with specframe.load(path, numerics="exact", n_ctx=256, threads=1, observers=[Watch()]) as llm:
-        llm.generate("abc", max_tokens=24, strategy=Eager, draft_length=10, ignore_eos=True, temperature=0)
-    assert max(drafts) == 3  # and the token before them
-
-
-@pytest.mark.parametrize(
-    ("first", "other", "expected"),
-    [
-        ((1, 2, 4), (), (True, 4)),  # all that was looked at: the other form needs no look
-        ((1, 2), (1, 2, 4), (False, 4)),
-        ((1, 2), (1, 2), (True, 2)),
-        ((1,), (1, 2), (False, 2)),
-        ((2, 4), (1, 2), (False, 2)),
-    ],
-)
-@pytest.mark.parametrize("usual", [True, False])
-def test_the_form_of_weights_is_the_one_that_allows_for_more(
-    usual: bool,
-    first: tuple[int, ...],
-    other: tuple[int, ...],
-    expected: tuple[bool, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    opened: list[Any] = []
-
-    class Opened:
-        def __init__(self, *, use_extra_bufts: bool | None) -> None:
-            self.repack, self.closed = usual if use_extra_bufts is None else use_extra_bufts, False
-            opened.append(self)
-
-        def close(self) -> None:
-            self.closed = True
-
-    def judge(model: Opened, **_options: Any) -> Audit:
-        exact = first if model.repack is usual else other
-        found = verdict(*(row(width, exact=width in exact) for width in (1, 2, 4)))
-        return attrs.evolve(found, use_extra_bufts=model.repack)
-
-    monkeypatch.setattr(auditor, "audited", judge)
-    model, width = open_exact(Opened, {})  # type: ignore[arg-type]
-    assert (opened[-1].repack is usual, width) == expected
-    assert id(model) == id(opened[-1])
-    assert [each.closed for each in opened] == [True] * (len(opened) - 1) + [False]
-    monkeypatch.setattr(auditor, "audited", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        open_exact(Opened, {})  # type: ignore[arg-type]
-    assert opened[-1].closed
+    assert verdict(at(1), at(2)).explains(0.0)
+    assert "rounded differently" in verdict(at(1), at(2, exact=False)).recommendation
+    assert "--exact" in verdict(at(1), at(2, exact=False)).recommendation
+    assert "--exact" not in verdict(at(1), at(2, exact=False), exact_kernels=True).recommendation
+    assert "turn flash attention on" in verdict(at(1), at(2, exact=False), flash_attn=False).recommendation
 
 
 def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
@@ -364,7 +201,7 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
             """Nothing to close."""
 
     def measured(_model: Opened, **options: Any) -> Audit:
-        found = verdict(attrs.evolve(row(4), cost_s=float(next(costs))), flash_attn=options.get("flash_attn", True))
+        found = verdict(attrs.evolve(at(4), cost_s=float(next(costs))), flash_attn=options.get("flash_attn", True))
         return attrs.evolve(found, n_threads=options["n_threads"], n_ubatch=options.get("n_ubatch", 512))
 
     monkeypatch.setattr(auditor, "audit", measured)
@@ -377,7 +214,7 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
     ]  # fmt: skip
     # The second of two rounds was the cheaper one, for each.
     assert [each.verification_cost_s for each in found] == pytest.approx([994, 993, 992, 991, 990, 989, 987])
-    assert verdict(row(1)).verification_cost_s == float("inf")
+    assert verdict(at(1)).verification_cost_s == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -391,54 +228,5 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
 def test_other_settings_are_recommended_when_they_are_clearly_faster_and_as_exact(
     others: Sequence[tuple[float, bool]], recommended: int
 ) -> None:
-    found = [verdict(row(1), attrs.evolve(row(4, exact=exact), cost_s=cost)) for cost, exact in [(1.0, True), *others]]
+    found = [verdict(at(1), attrs.evolve(at(4, exact=exact), cost_s=cost)) for cost, exact in [(1.0, True), *others]]
     assert auditor.recommended(found) is found[recommended]
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
-def test_ten_thousand_tokens_are_the_same_with_drafting(kind: str, smollm2: Path, tmp_path: Path) -> None:
-    """Drafts of every length, right ones and wrong ones, against the text they were made from."""
-    path = smollm2 if kind in smollm2.name else quantized(smollm2, tmp_path / f"{kind}.gguf", kind=kind)
-    lengths: set[int] = set()
-
-    class Watch(specframe.Observer):
-        def step_finished(self, outcome: specframe.Outcome) -> None:
-            lengths.add(len(outcome.drafted))
-
-    # Five at once take a third of the time of one after another.
-    texts = [f"Write a long story about the number {i}, and repeat every sentence twice." for i in range(5)]
-    n_tokens = 10_000 // len(texts)
-    with specframe.load(
-        path, strategy="none", numerics="exact", n_ctx=2200, parallel=len(texts), observers=[Watch()]
-    ) as llm:
-        prompts = [llm.tokenize(text, add_special=True) for text in texts]
-
-        def answers(options: Sequence[dict[str, Any]]) -> list[specframe.Completion]:
-            streams = [
-                llm.stream(
-                    prompt,
-                    seed=seed,
-                    max_tokens=n_tokens,
-                    temperature=0.8,
-                    ignore_eos=True,
-                    reuse_prefix=False,
-                    **chosen,
-                )
-                for seed, (prompt, chosen) in enumerate(zip(prompts, options, strict=True))
-            ]
-            return [stream.result() for stream in streams]
-
-        plain = answers([{"strategy": "none"}] * len(prompts))
-        tapes = [(*prompt, *run.tokens) for prompt, run in zip(prompts, plain, strict=True)]
-        drafted = answers(
-            [
-                {"strategy": Noisy, "options": {"tape": tape, "accuracy": 0.95, "seed": seed}, "draft_length": 62}
-                for seed, tape in enumerate(tapes)
-            ]
-        )
-    assert [run.tokens for run in drafted] == [run.tokens for run in plain]
-    assert sum(run.completion_tokens for run in plain) == 10_000
-    assert sum(run.stats.accepted for run in drafted) > 5_000
-    assert lengths == set(range(63))

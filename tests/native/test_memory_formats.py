@@ -10,10 +10,11 @@ import pytest
 
 import specframe
 from specframe.backends.llama import kernels
-from specframe.backends.llama.audit import Audit, audit, settings_key, sweep
+from specframe.backends.llama.audit import Audit, audit, sweep
 from specframe.backends.llama.context import Context
 from specframe.backends.llama.context_options import CACHE_TYPES, IN_BLOCKS
 from specframe.backends.llama.model import Model
+from specframe.backends.llama.settings_key import settings_key
 from specframe.backends.llama.target import LlamaTarget
 from specframe.core.engine import Engine
 from specframe.core.errors import ConfigError

@@ -7,14 +7,11 @@ looked at separately: behind some hundred tokens llama.cpp's attention takes oth
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -23,16 +20,10 @@ import numpy as np
 from specframe.backends.llama.context_options import IN_BLOCKS, ContextOptions
 from specframe.backends.llama.kernels import TILED_ROWS
 from specframe.backends.llama.model import Model
-from specframe.backends.llama.processor import machine_features
-from specframe.backends.llama.state import fingerprint
 from specframe.backends.llama.target import LlamaTarget
 from specframe.backends.llama.threads import default_threads
-from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
 from specframe.core.ports import BatchEntry, Logits, Rollback
-from specframe.files import write_whole
-
-log = logging.getLogger("specframe.llama.audit")
 
 #: Tokens evaluated together; 1 again, to see that a repetition gives the same.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 48, TILED_ROWS - 1)
@@ -42,12 +33,10 @@ CONTEXTS = (32, 640)
 _POSITIONS = 24
 #: Widths of verifications of common drafts.
 _COMMON = range(2, 17)
-#: The narrowest verification of a draft.
-_USEFUL = 2
+#: Rows of the narrowest verification: a draft of one token, and the token before it.
+NARROWEST = 2
 #: Share of the time of the usual settings that others have to keep below: timings are no better than that.
 _CLEARLY = 0.95
-#: Counts up when the kernels are chosen in another way: what was found before says nothing any more.
-_POLICY = 3
 _TEXT = """The keeper counted 128 steps to the lamp, as he did every night, and wrote the number down beside the date.
 def deposit(self, amount):
     if amount <= 0:
@@ -144,7 +133,7 @@ class Audit:
     @property
     def recommendation(self) -> str:
         """What to do about it, in a sentence."""
-        if self.exact_width >= _USEFUL:
+        if self.exact_width >= NARROWEST:
             return f'numerics="exact" works here: verifications of up to {self.exact_width} tokens equal plain decoding'
         if not self.flash_attn:
             return "turn flash attention on: without it a row depends on what it is computed with"
@@ -260,77 +249,6 @@ def recommended(settings: Sequence[Audit]) -> Audit:
 def _faster(one: Audit, other: Audit) -> Audit:
     pairs = zip(one.rows, other.rows, strict=True)
     return attrs.evolve(one, rows=tuple(attrs.evolve(a, cost_s=min(a.cost_s, b.cost_s)) for a, b in pairs))
-
-
-def audited(model: Model, **options: Any) -> Audit:
-    """What an earlier audit of the same model, library, machine and settings found; measured if there is none."""
-    path = cache_directory("audits") / f"{settings_key(model, options)}.json"
-    try:
-        return Audit.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
-        log.info("auditing %s; this is done once for these settings", model.path.name)
-    found = audit(model, **options)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [json.dumps(found.to_dict(), indent=2).encode()])
-    except OSError as error:
-        log.warning("the audit of %s cannot be kept in %s: %s", model.path.name, path.parent, error)
-    return found
-
-
-def open_exact(open_model: Callable[..., Model], options: dict[str, Any], *, drafts: bool = True) -> tuple[Model, int]:
-    """A model and the width up to which its verifications equal plain decoding, bit for bit.
-
-    The kernels of repacked weights may treat four rows otherwise than one. So where the weights as they are usually
-    taken do not allow for every width, the other form is tried too, and the one that allows for more is taken.
-
-    Args:
-        open_model: opens it, with further keywords.
-        options: of the context, ``exact`` among them.
-        drafts: whether there has to be room for drafts; else a width of 1 will do.
-
-    Raises:
-        ConfigError: there are no such settings; says why.
-    """
-
-    def judged(repack: bool | None) -> tuple[Model, Audit]:
-        model = open_model(use_extra_bufts=repack)
-        try:
-            return model, audited(model, **options)
-        except BaseException:
-            model.close()
-            raise
-
-    least = _USEFUL if drafts else 1
-    model, usual = judged(None)
-    if usual.exact_width == max(row.width for row in usual.rows):
-        return model, usual.exact_width
-    model.close()  # one at a time: two may not fit into memory
-    model, other = judged(not usual.use_extra_bufts)
-    if other.exact_width > usual.exact_width and other.exact_width >= least:
-        return model, other.exact_width
-    model.close()
-    if usual.exact_width < least:
-        raise ConfigError(
-            f"numerics='exact' cannot be had with these settings: {usual.recommendation}; see: specframe audit --exact"
-        )
-    return open_model(use_extra_bufts=None), usual.exact_width
-
-
-def settings_key(model: Model, options: Mapping[str, Any]) -> str:
-    """A name for everything that what batches compute and cost depends on, contexts of any length and number alike."""
-    library = model.library.path.stat()
-    facts = {
-        "model": fingerprint(model.gguf.parts),
-        "library": [str(model.library.path), library.st_size, library.st_mtime_ns],
-        "machine": machine_features(),
-        "threads": default_threads(),
-        "offloaded": [str(model.devices), model.n_gpu_layers],
-        "use_extra_bufts": model.use_extra_bufts,
-        "options": {name: value for name, value in sorted(options.items()) if name not in {"n_ctx", "n_seq"}},
-        "policy": _POLICY,
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _tokens(target: LlamaTarget, n: int) -> list[int]:
