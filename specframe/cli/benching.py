@@ -37,7 +37,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         "draft",
         str | None,
         None,
-        typer.Option("--draft", "-d", metavar="FILE", help="Draft model for all sides, named as MODEL is."),
+        _model("--draft", "-d", metavar="FILE", help="Draft model for all sides, named as MODEL is."),
     ),
     (
         "workloads",
@@ -204,7 +204,9 @@ def bench(  # noqa: PLR0913 -- what can be asked for; keyword-only, each with a 
     parts: Annotated[
         str,
         typer.Option(
-            "--parts", metavar="NAMES", help="compare, verify, audit, turns, checkpoints, orchestration, drafting; all."
+            "--parts",
+            metavar="NAMES",
+            help="compare, verify, audit, turns, checkpoints, orchestration, drafting; or all.",
         ),
     ] = "compare",
     out: Annotated[

@@ -8,7 +8,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Protocol, TypeVar, get_origin
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Protocol, TypeVar, get_args, get_origin
 
 import typer
 
@@ -21,6 +23,9 @@ EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+#: What stands for values in ``--help``, as in the documentation; a flag has none.
+_VALUES = {int: "N", float: "X", str: "TEXT", Path: "FILE", bool: ""}
 
 _VERBOSE = inspect.Parameter(
     "verbose",
@@ -84,16 +89,25 @@ def command(app: typer.Typer, name: str) -> Callable[[_F], _F]:
                     values[group] = kind.from_cli({n: values.pop(n) for n in names})
                 function(**values)
 
-        if "verbose" in signature.parameters:
-            parameters = [p for p in parameters if p.name != "verbose"]
+        parameters = [*(p for p in parameters if p.name != "verbose"), _VERBOSE]
+        for parameter in parameters:
+            _name_value(parameter)
         # What typer reads; the wrapped function is not its business.
-        run.__signature__ = signature.replace(parameters=[*parameters, _VERBOSE])  # type: ignore[attr-defined]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {}
         del run.__wrapped__
         app.command(name)(run)
         return function
 
     return decorate
+
+
+def _name_value(parameter: inspect.Parameter) -> None:
+    """Say what stands for a value in ``--help``, unless the option does."""
+    kind, option = get_args(parameter.annotation)
+    if option.metavar is None:
+        kinds = [part for part in get_args(kind) or (kind,) if part is not NoneType]
+        option.metavar = "" if getattr(option, "count", False) else _VALUES.get(kinds[0])
 
 
 @contextmanager

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from specframe.llm import LLM
     from specframe.llm.options import GenerateOptions
 
-_drafting, _model = (partial(typer.Option, rich_help_panel=panel) for panel in ("Drafting", "Model"))
+_drafting, _model, _checkpoints = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Drafting", "Model", "Checkpoints, for recurrent layers")
+)
 
 MODEL_HELP = "A GGUF file, a name of the catalogue, or zoo:NAME: an analytic model."
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -151,15 +153,20 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
         "ctx_checkpoints",
         int,
         8,
-        _model("--ctx-checkpoints", min=0, help="Checkpoints kept of a prompt, for models with recurrent layers."),
+        _checkpoints("--ctx-checkpoints", min=0, help="Checkpoints kept of a prompt."),
     ),
-    ("checkpoint_interval", int, 2048, _model("--checkpoint-interval", min=1, help="Tokens between two of them.")),
-    ("checkpoint_mib", int, 1024, _model("--checkpoint-mib", min=0, help="Most memory for them, in MiB.")),
+    (
+        "checkpoint_interval",
+        int,
+        2048,
+        _checkpoints("--checkpoint-interval", min=1, help="Tokens between two of them."),
+    ),
+    ("checkpoint_mib", int, 1024, _checkpoints("--checkpoint-mib", min=0, help="Most memory for them, in MiB.")),
     (
         "checkpoint_on_device",
         bool,
         False,
-        _model("--checkpoint-on-device", help="Keep those of drafts in device memory."),
+        _checkpoints("--checkpoint-on-device", help="Keep those of drafts in device memory."),
     ),
     ("library", Path | None, None, _model("--library", metavar="FILE", help="llama.cpp library to use, and no other.")),
     ("fetch", bool, False, _model("--fetch", help="Download catalogue models that are not cached yet.")),

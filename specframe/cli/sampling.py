@@ -57,8 +57,8 @@ FLAGS = (
     _Flag("logit_bias", list[str], "Add to the logit of a token id; -inf bans it; repeat for several.", "TOKEN=BIAS"),
     _Flag("ignore_eos", bool, "Never choose an end-of-generation token."),
     _Flag("min_tokens", int, "No end-of-generation token before this many tokens."),
-    _Flag("grammar", str, "GBNF grammar the answer must follow.", "GBNF"),
     _Flag("logprobs", int, "Report this many alternatives per token (in --json)."),
+    _Flag("grammar", str, "GBNF grammar the answer must follow.", "GBNF"),
 )
 
 
@@ -109,10 +109,10 @@ def _parameter(flag: _Flag, default: Any) -> inspect.Parameter:
     names = [flag.option, *flag.aliases]
     option = typer.Option(
         *names,
-        help=flag.help,
+        help=flag.help if shown is None else f"{flag.help.removesuffix('.')}; unset: {shown:g}.",
         metavar=flag.metavar,
         rich_help_panel=_PANEL,
-        show_default=False if shown is None else f"{shown:g}",
+        show_default=False,
     )
     kind = flag.kind if flag.kind is bool else flag.kind | None
     return inspect.Parameter(
