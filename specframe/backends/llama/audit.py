@@ -31,6 +31,8 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 48, TILED_ROWS - 1)
 CONTEXTS = (32, 640)
 #: Positions that are looked at per width, at least.
 _POSITIONS = 24
+#: Most tokens of the context that are evaluated at once, as in the program that the verdicts are compared with.
+_PIECE = 512
 #: Widths of verifications of common drafts.
 _COMMON = range(2, 17)
 #: Rows of the narrowest verification: a draft of one token, and the token before it.
@@ -154,13 +156,17 @@ class Audit:
         }
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> Audit:
-        """Read :meth:`to_dict` back. Raises ConfigError, KeyError or TypeError when it is something else."""
-        if not isinstance(raw, dict) or not raw["rows"]:
-            raise ConfigError("this is no audit")
+    def from_dict(cls, raw: Any) -> Audit:
+        """Read :meth:`to_dict` back. Raises ConfigError when it is something else."""
         names = {field.name for field in attrs.fields(cls)}
-        kept = {name: value for name, value in raw.items() if name in names}
-        return cls(**{**kept, "rows": tuple(WidthAudit(**row) for row in raw["rows"])})
+        try:
+            kept = {name: value for name, value in raw.items() if name in names}
+            found = cls(**{**kept, "rows": tuple(WidthAudit(**row) for row in raw["rows"])})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(f"not an audit: {error!r}") from error
+        if not found.rows:
+            raise ConfigError("not an audit: no width was looked at")
+        return found
 
 
 def _on(value: bool) -> str:
@@ -286,7 +292,7 @@ def _audit_context(
 
 def _prepared(target: LlamaTarget, prompt: Sequence[int]) -> Any:
     """Evaluate ``prompt``; returns what brings memory back to it."""
-    step = min(target.info.n_batch, 512)
+    step = min(target.info.n_batch, _PIECE)
     for start in range(0, len(prompt), step):
         target.decode([BatchEntry(0, start, prompt[start : start + step], 1)])
     target.logits()

@@ -23,7 +23,7 @@ def audited(model: Model, **options: Any) -> Audit:
     path = cache_directory("audits") / f"{settings_key(model, options)}.json"
     try:
         return Audit.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         log.info("auditing %s; this is done once for these settings", model.path.name)
     found = audit.audit(model, **options)
     try:
