@@ -29,7 +29,7 @@ class SchedulerStats:
     expected_plain: float | None = None
     """Tokens per second the whole batch was expected to make without drafts, at the latest decision that had one."""
     expected_drafted: float | None = None
-    """The same for the lengths that were chosen then."""
+    """The same for the lengths with the most, of those that draft at all; they were chosen if that is clearly more."""
 
     @property
     def declined(self) -> bool:

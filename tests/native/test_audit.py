@@ -175,7 +175,8 @@ def test_a_width_counts_only_when_all_narrower_ones_are_exact() -> None:
 def test_an_audit_is_read_back_and_nothing_else_is() -> None:
     found = verdict(at(1), at(2, exact=False, difference=0.25))
     assert Audit.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    for damaged in ({}, [], None, {"rows": [1]}, {"rows": [{}]}, {"rows": []}, found.to_dict() | {"rows": []}):
+    others: tuple[Any, ...] = ({}, [], None, {"rows": [1]}, {"rows": [{}]}, found.to_dict() | {"rows": []})
+    for damaged in others:
         with pytest.raises(ConfigError, match="not an audit"):
             Audit.from_dict(damaged)
 
