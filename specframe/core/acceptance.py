@@ -25,11 +25,12 @@ Kind: TypeAlias = tuple[str, ...]
 #: First places (from 1) of the ranges whose tokens are taken to be accepted with one probability.
 _STARTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769)
 _N_RANGES = len(_STARTS)
-_RANGES = [bisect.bisect_right(_STARTS, n) - 1 for n in range(1, 2049)]
 #: Longest draft that is reckoned with.
 LONGEST = 1024
 #: A longer agreement before a copied draft says no more.
 _MOST_MATCHED = 64
+#: By place (from 0): its range.
+_RANGES = [bisect.bisect_right(_STARTS, n) - 1 for n in range(1, _MOST_MATCHED + LONGEST + 1)]
 #: By range: how much longer, as a logarithm, a passage gets with a token. Lengths of repeated passages follow a power
 #: law: what has agreed for l tokens goes on with a chance of (l / (l + 1)) ** exponent, for short and for long ones.
 _LONGER = [math.log1p(1 / start) for start in _STARTS]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -22,6 +22,8 @@ _T = TypeVar("_T")
 
 #: Variance of the logarithm of one timing: a tenth, as timings of a machine in use are.
 _NOISE = 0.1**2
+#: The same for a first timing, which often includes some warming up, and for what an earlier process knew.
+_UNSETTLED = 0.2**2
 #: How much the speed of the machine wanders from step to step.
 _DRIFT = 0.02**2
 #: Standard deviations that a residual counts for at most: a disturbed timing is too long, hardly ever too short.
@@ -78,7 +80,7 @@ class Level:
         if value <= 0:
             return
         if not self.known:
-            self.log, self.variance = math.log(value), 0.2**2  # the first one often includes some warming up
+            self.log, self.variance = math.log(value), _UNSETTLED
             return
         self.variance += _DRIFT
         spread = self.variance + _NOISE
@@ -257,9 +259,7 @@ class Curve:
     def from_dict(cls, data: Mapping[str, Any]) -> Curve:
         """What :meth:`to_dict` returned. Raises ConfigError when it cannot be that."""
         try:
-            log, variance = data["scale"]
-            # How fast the machine is now is not what it was then.
-            scale = Level(_number(log, -_FAR, _FAR), max(_number(variance, 0, _FAR), 0.2**2))
+            scale = _kept_level(data["scale"])
             slope = None if data["slope"] is None else _number(data["slope"], 0, 1e6)
             points = {
                 int(_number(w, 2, 1e6)): _Point(
@@ -276,6 +276,12 @@ class Curve:
         """Another one to start from the same knowledge."""
         points = {w: _Point(p.log, self._faded(p), 0, p.n) for w, p in self._points.items()}
         return Curve(attrs.evolve(self.scale), self.slope, self._prompt, points, n_singles=self._n_singles)
+
+
+def _kept_level(data: Sequence[object]) -> Level:
+    """From its logarithm and variance; how fast the machine is now is not what it was then."""
+    log, variance = data
+    return Level(_number(log, -_FAR, _FAR), max(_number(variance, 0, _FAR), _UNSETTLED))
 
 
 def _number(value: object, low: float, high: float) -> float:
@@ -379,11 +385,9 @@ class CostModel:
         try:
             parts = [dict(data[name]) for name in ("batches", "drafts", "processing")]
             batches, drafts, processing = ({k: Curve.from_dict(v) for k, v in part.items()} for part in parts)
-            known = cls({int(bucket): curve for bucket, curve in batches.items()}, drafts, processing)
-            for key, (log, variance) in dict(data.get("catching_up", {})).items():
-                level = known.catching_up(key)
-                level.log, level.variance = _number(log, -_FAR, _FAR), max(_number(variance, 0, _FAR), 0.2**2)
+            catching_up = {key: _kept_level(level) for key, level in dict(data.get("catching_up", {})).items()}
+            by_bucket = {int(bucket): curve for bucket, curve in batches.items()}
         except (KeyError, TypeError, ValueError) as error:
             msg = f"not a cost model: {error!r}"
             raise ConfigError(msg) from error
-        return known
+        return cls(by_bucket, drafts, processing, catching_up=catching_up)
