@@ -1,4 +1,4 @@
-"""Costs beside those of a step: the second turn of a chat, and checkpoints."""
+"""What workers answered, put together: judged tokens, the second turn of a chat, checkpoints."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ from specframe.bench.statistics import Summary
 from specframe.core.stats import PHASES
 
 _MB = 1e6
-_LENGTHS = 8
+#: Positions of drafts, and lengths of them, that a cell has room for.
+_SHOWN = 8
 
 
 @attrs.frozen
@@ -154,9 +155,9 @@ def _acceptance(comparison: Comparison) -> Table:
         stats = row.first.stats
         if not row.first.drafted:
             continue
-        positions = " ".join(f"{share:.2f}" for share in row.acceptance_by_position[:8])
+        positions = " ".join(f"{share:.2f}" for share in row.acceptance_by_position[:_SHOWN])
         lengths = sorted((int(n), steps) for n, steps in stats.get("scheduler", {}).get("lengths", {}).items())
-        chosen = " ".join(f"{n}:{steps}" for n, steps in lengths[:_LENGTHS])
+        chosen = " ".join(f"{n}:{steps}" for n, steps in lengths[:_SHOWN])
         rolled = ", ".join(f"{n} {means}" for means, n in stats.get("rollbacks", {}).items())
         rows.append(
             (

@@ -210,7 +210,7 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
             """Nothing to close."""
 
     def measured(_model: Opened, **options: Any) -> Audit:
-        found = verdict(attrs.evolve(at(4), cost_s=float(next(costs))), flash_attn=options.get("flash_attn", True))
+        found = verdict(at(4, cost_s=float(next(costs))), flash_attn=options.get("flash_attn", True))
         return attrs.evolve(found, n_threads=options["n_threads"], n_ubatch=options.get("n_ubatch", 512))
 
     monkeypatch.setattr(auditor, "audit", measured)
@@ -237,5 +237,5 @@ def test_a_sweep_changes_one_setting_at_a_time_and_keeps_the_least_cost(
 def test_other_settings_are_recommended_when_they_are_clearly_faster_and_as_exact(
     others: Sequence[tuple[float, bool]], recommended: int
 ) -> None:
-    found = [verdict(at(1), attrs.evolve(at(4, exact=exact), cost_s=cost)) for cost, exact in [(1.0, True), *others]]
+    found = [verdict(at(1), at(4, exact=exact, cost_s=cost)) for cost, exact in [(1.0, True), *others]]
     assert auditor.recommended(found) is found[recommended]

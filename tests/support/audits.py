@@ -5,9 +5,11 @@ from __future__ import annotations
 from specframe.backends.llama.audit import Audit, WidthAudit
 
 
-def at(width: int, *, exact: bool = True, difference: float = 0.0) -> WidthAudit:
+def at(width: int, *, exact: bool = True, difference: float = 0.0, context: int = 1, cost_s: float = 0.1) -> WidthAudit:
     """What was found at one width."""
-    return WidthAudit(context=1, width=width, positions=1, exact=exact, max_difference=difference, flips=0, cost_s=0.1)
+    return WidthAudit(
+        context=context, width=width, positions=1, exact=exact, max_difference=difference, flips=0, cost_s=cost_s
+    )
 
 
 def verdict(*rows: WidthAudit, flash_attn: bool = True, exact_kernels: bool = False) -> Audit:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from specframe.backends.llama.audit import Audit, WidthAudit
+from specframe.backends.llama.audit import Audit
 from specframe.bench import costs, drafting, goals, html, orchestration, plots, program, results, tables
 from specframe.bench.comparison import Comparison, gather
 from specframe.bench.costs import TurnCost
@@ -24,6 +24,7 @@ from specframe.bench.results import Results
 from specframe.bench.sides import PLAIN, Side
 from specframe.bench.statistics import Summary
 from tests.support import bench as made
+from tests.support.audits import at, verdict
 
 
 def one(value: float) -> Summary:
@@ -64,33 +65,8 @@ def found(**parts: Any) -> Results:
     )
 
 
-def audited(max_difference: float = 0.25) -> Audit:
-    rows = [
-        WidthAudit(
-            context=32,
-            width=width,
-            positions=24,
-            exact=width == 1,
-            max_difference=0.0 if width == 1 else max_difference,
-            flips=0,
-            cost_s=cost_s,
-        )
-        for width, cost_s in ((1, 0.002), (4, 0.006))
-    ]
-    return Audit(
-        model="tiny.gguf",
-        library="lib.so",
-        flash_attn=True,
-        type_k="f16",
-        type_v="f16",
-        n_threads=1,
-        n_threads_batch=1,
-        n_ubatch=512,
-        use_extra_bufts=True,
-        exact_kernels=False,
-        smallest_margin=0.1,
-        rows=tuple(rows),
-    )
+def audited(difference: float = 0.25) -> Audit:
+    return verdict(at(1, context=32, cost_s=0.002), at(4, context=32, cost_s=0.006, exact=False, difference=difference))
 
 
 CHECKPOINT = {"on_device": True, "length": 128, "n_bytes": 2_000_000, "capture_s": [0.001], "restore_s": [0.002]}
