@@ -55,7 +55,7 @@ def form(
         "strategy": f"auto: {', '.join(member.label for member in members)}" if side.strategy == "auto" else side.label,
         "draft_n_max": _option(members, "n_max", "m"),
         "draft_p_min": _option(members, "p_min"),
-        "n_ctx": settings.n_ctx,
+        "n_ctx": f"{settings.n_ctx}, {settings.memory}" if settings.memory else settings.n_ctx,
         "n_batch": settings.n_batch,
         "GPU layers": "all that fit" if settings.n_gpu_layers is None else settings.n_gpu_layers,
         "sampling": "greedy" if settings.temperature <= 0 else f"temperature {settings.temperature:g}",

@@ -18,6 +18,8 @@ def context_options(settings: Settings) -> dict[str, Any]:
         "n_batch": settings.n_batch,
         "n_ubatch": settings.n_ubatch,
         "n_threads": settings.n_threads,
+        "type_k": settings.type_k,
+        "type_v": settings.type_v,
         "exact": settings.numerics == "exact",
     }
     ContextOptions(**options, n_ctx=settings.n_ctx)

@@ -26,6 +26,8 @@ class Settings:
     n_ubatch: int = 512
     n_threads: int = 2
     n_gpu_layers: int | None = None
+    type_k: str = "f16"
+    type_v: str = "f16"
     numerics: Literal["auto", "exact", "fast"] = "auto"
     max_tokens: int = 256
     temperature: float = 0.0
@@ -35,6 +37,12 @@ class Settings:
     """The server is held to the text of our plain decoding."""
     spin_count: int = 2000
     """``GOMP_SPINCOUNT``: idle OpenMP threads that spin longer starve whatever else wants the cores."""
+
+    @property
+    def memory(self) -> str:
+        """Formats of keys and values, for people; empty: the usual ones."""
+        usual = self.type_k == self.type_v == "f16"
+        return "" if usual else f"{self.type_k} keys and {self.type_v} values"
 
     @property
     def environment(self) -> dict[str, str]:

@@ -72,6 +72,9 @@ def _params(xllamacpp: ModuleType, job: Job) -> Any:
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings.n_threads
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    params.cache_type_k, params.cache_type_v = (
+        getattr(xllamacpp.ggml_type, f"GGML_TYPE_{name.upper()}") for name in (settings.type_k, settings.type_v)
+    )
     params.fit_params = False  # it would change what was asked for
     params.verbosity = 0
     if settings.n_gpu_layers is not None:

@@ -28,6 +28,8 @@ def load(job: Job) -> specframe.LLM:
         n_ubatch=settings.n_ubatch,
         threads=settings.n_threads,
         n_gpu_layers=settings.n_gpu_layers,
+        type_k=settings.type_k,
+        type_v=settings.type_v,
         numerics=settings.numerics,
     )
 

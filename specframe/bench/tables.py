@@ -119,10 +119,17 @@ def _machine(results: Results) -> Table:
     facts = {**results.machine, "model": settings.model.rpartition("/")[2]}
     libraries = dict.fromkeys(Path(row.first.library).name for row in results.comparison.rows)
     facts["library"] = ", ".join(libraries) or "the one found first"
-    facts["settings"] = (
-        f"{settings.n_threads} threads, n_ctx {settings.n_ctx}, n_batch {settings.n_batch}, n_ubatch "
-        f"{settings.n_ubatch}, temperature {settings.temperature:g}, {settings.max_tokens} tokens, GOMP_SPINCOUNT="
-        f"{settings.spin_count}"
+    facts["settings"] = ", ".join(
+        filter(
+            None,
+            (
+                f"{settings.n_threads} threads",
+                f"n_ctx {settings.n_ctx}, n_batch {settings.n_batch}, n_ubatch {settings.n_ubatch}",
+                settings.memory,
+                f"temperature {settings.temperature:g}, {settings.max_tokens} tokens",
+                f"GOMP_SPINCOUNT={settings.spin_count}",
+            ),
+        )
     )
     loads = [results.load_before, results.load_after]
     facts["load average"] = " to ".join("?" if load is None else f"{load:.2f}" for load in loads)

@@ -74,6 +74,8 @@ _OPTIONS: tuple[tuple[str, Any, Any, Any], ...] = (
     ("batch", int, 2048, _model("--batch", min=1, help="Most tokens evaluated at once.")),
     ("threads", int | None, None, _model("--threads", min=1, help="Of the model; unset: one per core.")),
     ("gpu_layers", int | None, None, _model("--gpu-layers", min=0, help="Layers on a GPU; unset: all that fit.")),
+    ("type_k", str, "f16", _model("--cache-type-k", metavar="TYPE", help="Format of keys in memory.")),
+    ("type_v", str, "f16", _model("--cache-type-v", metavar="TYPE", help="Format of values in memory.")),
     (
         "library",
         Path | None,
@@ -107,6 +109,8 @@ class MeasureFlags:
     batch: int
     threads: int | None
     gpu_layers: int | None
+    type_k: str
+    type_v: str
     library: Path | None
     numerics: str
     fetch: bool
@@ -146,6 +150,8 @@ class MeasureFlags:
             n_ubatch=min(512, self.batch),
             n_threads=self.threads or default_threads(),
             n_gpu_layers=self.gpu_layers,
+            type_k=self.type_k,
+            type_v=self.type_v,
             numerics=cast("Literal['auto', 'exact', 'fast']", self.numerics),
             max_tokens=self.max_tokens or (_QUICK_TOKENS if self.quick else 256),
             temperature=self.temperature,

@@ -255,7 +255,7 @@ class Engine:
         if not info.can_shift:
             why = f"its memory is of the kind {info.rollback.value!r}"
             if info.rollback is Rollback.TRUNCATE:
-                why = "its positions cannot be moved"
+                why = "positions cannot be moved in its memory, or not in this format of keys"
             msg = f"context_full='shift' does not work with this model: {why}; use context_full='stop'"
             raise ConfigError(msg)
         if info.n_ctx - n_keep < 2:  # noqa: PLR2004 -- half of it must be a token

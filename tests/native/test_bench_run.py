@@ -7,16 +7,20 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
+from unittest.mock import MagicMock
 
 import attrs
 import pytest
 from typer.testing import CliRunner
 
+import specframe
 from specframe.backends.llama.audit import Audit
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
-from specframe.bench import audit, margins, orchestration, program, side_specframe, turns, verify
+from specframe.bench import audit, margins, orchestration, program, side_server, side_specframe, turns, verify
+from specframe.bench.opened import context_options
 from specframe.bench.settings import Job, Settings
 from specframe.bench.sides import PLAIN, Side
 from specframe.bench.worker import run_process
@@ -26,6 +30,7 @@ from specframe.cli import benching
 from specframe.cli.app import app
 from specframe.cli.benching import MeasureFlags
 from specframe.core.errors import ConfigError
+from specframe.llm import LLM
 
 SETTINGS = Settings(model="", n_threads=1, n_ctx=512, n_batch=128, n_ubatch=128, max_tokens=8, warm_up_tokens=2)
 
@@ -108,6 +113,7 @@ def test_a_report_is_filled_in_without_private_paths(zoo: Callable[[str], Path])
         (("--resume",), "--out"),
         (("--draft", "missing.gguf"), "missing.gguf"),
         (("--numerics", "right"), "auto, exact or fast"),
+        (("--cache-type-k", "q8"), "type_k 'q8' is not a memory format; did you mean 'q8_0'"),
         (("--grid", "n"), "KEY=VALUES"),
         (("--ngram-n", "2", "--grid", "n=3"), "each key once"),
         (("--n-max", "1..2"), "n_max"),
@@ -222,6 +228,26 @@ def test_a_model_is_audited_and_judged_with_the_numerics_of_the_sides(
     monkeypatch.setattr(verify, "LlamaTarget", target)
     assert verify.measure(asked) == {"n_tokens": 8, "margins": []}
     assert [options["exact"] for options in contexts] == [exact]
+
+
+def test_all_sides_store_keys_and_values_alike(zoo: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[dict[str, Any]] = []
+    load = specframe.load
+
+    def watched(model: str, **options: Any) -> LLM:
+        loaded.append(options)
+        return load(model, **options)
+
+    monkeypatch.setattr(specframe, "load", watched)
+    asked = job(zoo("llama"), "generate")
+    asked = attrs.evolve(asked, settings=attrs.evolve(asked.settings, type_k="bf16", type_v="f32"))
+    assert side_specframe.measure(asked)["n_tokens"] == 8
+    assert (loaded[0]["type_k"], loaded[0]["type_v"]) == ("bf16", "f32")
+    assert context_options(asked.settings)["type_k"] == "bf16"
+    types = SimpleNamespace(GGML_TYPE_BF16="its bf16", GGML_TYPE_F32="its f32")
+    params = side_server._params(MagicMock(ggml_type=types), attrs.evolve(asked, side=Side(engine="server")))
+    assert (params.cache_type_k, params.cache_type_v) == ("its bf16", "its f32")
+    assert run_process(attrs.evolve(asked, side=Side(engine="server")))["n_tokens"] == 8
 
 
 def test_the_server_writes_what_it_is_held_to(zoo: Callable[[str], Path]) -> None:

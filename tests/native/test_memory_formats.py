@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,24 @@ def test_drafts_change_no_text(made: Made, arch: str, type_k: str, type_v: str, 
         drafted = [stream.result() for stream in streams]
     assert [each.tokens for each in drafted] == [each.tokens for each in plain]
     assert all(each.stats.accepted > 20 and each.stats.rollbacks for each in drafted)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
+def test_exact_numerics_look_at_the_memory_that_is_used(
+    made: Made, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
+    options: dict[str, Any] = {"max_tokens": 60, "temperature": 1.5, "seed": 3, "ignore_eos": True}
+    with specframe.load(
+        made(kind), strategy="none", numerics="exact", type_k="q8_0", type_v="q8_0", n_ctx=256, threads=1
+    ) as llm:
+        plain = llm.generate("abcabc", reuse_prefix=False, **options)
+        noisy = {"tape": (*llm.tokenize("abcabc", add_special=True), *plain.tokens), "accuracy": 0.9}
+        drafted = llm.generate("abcabc", strategy=Noisy, options=noisy, draft_length=7, reuse_prefix=False, **options)
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.accepted > 20
+    [kept] = [json.loads(path.read_text()) for path in (tmp_path / "audits").iterdir()]
+    assert (kept["type_k"], kept["type_v"], kept["exact_width"]) == ("q8_0", "q8_0", 63)
 
 
 def test_a_draft_that_attends_to_memory_in_blocks(made: Made, tmp_path: Path) -> None:

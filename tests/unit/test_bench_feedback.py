@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from specframe.backends.llama.devices import Device
@@ -115,6 +116,12 @@ def test_every_field_of_the_form_is_there_in_its_order() -> None:
         "acceptance rate", "mean accepted length", "rollbacks", "checkpoint mode and timing", "output", "peak RAM, MB",
         "peak VRAM, MB", "warnings", "observations",
     ]  # fmt: skip
+
+
+def test_a_memory_in_another_format_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert filled("ngram-k")["n_ctx"] == 4096
+    monkeypatch.setattr(made, "SETTINGS", attrs.evolve(made.SETTINGS, type_k="q8_0"))
+    assert filled("ngram-k")["n_ctx"] == "4096, q8_0 keys and f16 values"
 
 
 def test_what_was_measured_is_filled_in() -> None:

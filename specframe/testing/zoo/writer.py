@@ -30,7 +30,7 @@ def gguf_package() -> ModuleType:
     try:
         import gguf  # noqa: PLC0415 -- an extra
     except ImportError as error:
-        raise ConfigError("tiny models need the gguf package: pip install 'specframe[testing]'") from error
+        raise ConfigError("analytic models need the gguf package: pip install 'specframe[testing]'") from error
     return gguf
 
 
