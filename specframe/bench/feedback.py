@@ -150,11 +150,17 @@ def markdown(fields: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
+    """A field; the names of texts only where there are several."""
+    if not isinstance(value, Mapping):
+        return _cell(value)
+    if len(value) == 1:
+        return _cell(*value.values())
+    return "; ".join(f"{workload}: {_cell(inner)}" for workload, inner in value.items()) or "none"
+
+
+def _cell(value: Any) -> str:
     if isinstance(value, Mapping):
-        values = {key: _shown(inner) for key, inner in value.items()}
-        if len(values) == 1:
-            return next(iter(values.values()))
-        return "; ".join(f"{key}: {inner}" for key, inner in values.items()) or "none"
+        return ", ".join(f"{n} by {means}" for means, n in value.items()) or "none"
     if isinstance(value, list):
         return "; ".join(map(str, value))
     return "unknown" if value is None else str(value)

@@ -189,9 +189,13 @@ def test_the_form_is_markdown_and_json() -> None:
     fields = filled("ngram-k")
     text = feedback.markdown(fields)
     assert "- **speed-up**: 2.00\n" in text
-    assert "- **rollbacks**: truncate: 1\n" in text or "- **rollbacks**: 1\n" in text
+    assert "- **rollbacks**: 1 by truncate\n" in text
     assert "- **peak VRAM, MB**: unknown\n" in text
     assert text.count("- **") == len(fields)
+    several = {"rollbacks": {"prose": {"truncate": 1, "snapshot": 2}, "chat": {}}, "proposed": {}}
+    assert feedback.markdown(several).endswith(
+        "- **rollbacks**: prose: 1 by truncate, 2 by snapshot; chat: none\n- **proposed**: none\n"
+    )
     assert json.loads(json.dumps(fields)) == fields
 
 
