@@ -33,7 +33,7 @@ class Divergence:
         return f"{self.unit} {self.at}{margin}"
 
 
-def divergence(one: Sequence[object], other: Sequence[object]) -> int | None:
+def first_difference(one: Sequence[object], other: Sequence[object]) -> int | None:
     """Index of the first difference; None when there is none."""
     if one == other:
         return None
@@ -52,7 +52,7 @@ class Row:
     errors: tuple[str, ...] = ()
     plain: Mapping[int, Measurement] = attrs.field(factory=dict)
     """Of plain decoding on the same text."""
-    parts_at: Divergence | None = None
+    divergence: Divergence | None = None
     """None: the same output as plain decoding, as far as it was measured."""
 
     @property
@@ -180,8 +180,8 @@ class Row:
             "peak_ram_bytes": self.peak_ram_bytes,
             "vram_bytes": self.vram_bytes,
             "inactive_reason": stats.get("inactive_reason"),
-            "same_output": self.parts_at is None if self.plain else None,
-            "parts_from_plain": None if self.parts_at is None else attrs.asdict(self.parts_at),
+            "same_output": self.divergence is None if self.plain else None,
+            "divergence": None if self.divergence is None else attrs.asdict(self.divergence),
             "notes": self.notes,
             "runs": {str(i): attrs.asdict(run) for i, run in self.runs.items()},
         }
@@ -233,21 +233,21 @@ def gather(cases: Sequence[Case], margins: Callable[[str], Margins]) -> Comparis
     for key, found in runs.items():
         workload, reference = key[0], plain.get(key[0], {})
         row = Row(side=sides[key], workload=workload, runs=found, errors=tuple(errors.get(key, ())), plain=reference)
-        rows.append(attrs.evolve(row, parts_at=_parts_at(row, margins)))
+        rows.append(attrs.evolve(row, divergence=_divergence(row, margins)))
     failures = [
         f"{label} on {workload}: {errors[workload, label][0]}" for workload, label in errors.keys() - runs.keys()
     ]
     return Comparison(tuple(rows), tuple(sorted(failures)))
 
 
-def _parts_at(row: Row, margins: Callable[[str], Margins]) -> Divergence | None:
+def _divergence(row: Row, margins: Callable[[str], Margins]) -> Divergence | None:
     if not row.plain:
         return None
     plain = row.plain[min(row.plain)]
     if row.side.engine != OURS:
-        at = divergence(row.first.text, plain.text)
+        at = first_difference(row.first.text, plain.text)
         return None if at is None else Divergence(at, "character")
-    at = divergence(row.first.tokens, plain.tokens)
+    at = first_difference(row.first.tokens, plain.tokens)
     if at is None:
         return None
     clear = margins(row.workload)

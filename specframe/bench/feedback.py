@@ -104,7 +104,7 @@ def _measured(rows: list[Row]) -> dict[str, Any]:
         "mean accepted length": each(lambda row: _drafted(row.mean_accepted_length, 2)),
         "rollbacks": stats("rollbacks"),
         "checkpoint mode and timing": each(_checkpoints),
-        "output": each(lambda row: "the same" if row.parts_at is None else f"parts at {row.parts_at}"),
+        "output": each(lambda row: "the same" if row.divergence is None else f"diverges at {row.divergence}"),
         "peak RAM, MB": each(lambda row: _mb(row.peak_ram_bytes)),
         "peak VRAM, MB": each(lambda row: _mb(row.vram_bytes)),
     }

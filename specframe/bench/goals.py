@@ -8,8 +8,8 @@ from types import MappingProxyType
 import attrs
 
 from specframe.backends.llama.audit import Audit
+from specframe.bench.answers import TurnCost, Verdict
 from specframe.bench.comparison import Comparison, Row
-from specframe.bench.costs import TurnCost, Verified
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.orchestration import Cost
 from specframe.bench.sides import OURS, SERVER
@@ -91,7 +91,7 @@ def of_comparison(comparison: Comparison, audit: Audit | None = None) -> list[Go
 
 
 def _is_fault(row: Row, audit: Audit | None) -> bool:
-    at = row.parts_at
+    at = row.divergence
     if at is None or at.margin is None:
         return at is not None
     return not is_near_tie(at.margin, audit)
@@ -102,7 +102,7 @@ def is_near_tie(margin: float, audit: Audit | None) -> bool:
     return margin <= NEAR_TIE if audit is None else audit.explains(margin)
 
 
-def of_verified(judged: Sequence[Verified], audit: Audit | None = None) -> list[Goal]:
+def of_verified(judged: Sequence[Verdict], audit: Audit | None = None) -> list[Goal]:
     """No side may emit what plain decoding would not choose, near ties aside."""
     faults = sum(not is_near_tie(margin, audit) for each in judged for _, margin in each.margins)
     what = f"of {sum(each.n_tokens for each in judged)} tokens judged, those that plain decoding would not choose"

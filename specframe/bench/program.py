@@ -13,7 +13,7 @@ from specframe.backends.llama.audit import Audit
 from specframe.backends.llama.gguf import inspect
 from specframe.backends.llama.library import load_library
 from specframe.backends.llama.state import fingerprint
-from specframe.bench import costs, drafting, html, orchestration, results, tables
+from specframe.bench import answers, drafting, html, orchestration, results, tables
 from specframe.bench.comparison import gather
 from specframe.bench.opened import context_options
 from specframe.bench.results import Results
@@ -127,13 +127,13 @@ def measure(task: Task, *, run: Run = run_process, progress: Progress = lambda *
         found.comparison = gather(runner.compare(), runner.margins)
     ours = [side for side in task.sides if side.engine == OURS and not side.from_grid]
     if "verify" in task.parts:
-        found.verified = costs.verified(runner.verified(ours))
+        found.verified = answers.verdicts(runner.verified(ours))
     if "turns" in task.parts:
-        found.turns = costs.turns(runner.repeated("turns", ours))
+        found.turns = answers.turns(runner.repeated("turns", ours))
     if "audit" in task.parts and (answer := runner.once("audit")) is not None:
         found.audit = Audit.from_dict(answer)
     if "checkpoints" in task.parts and (answer := runner.once("checkpoints")) is not None:
-        found.checkpoints = costs.checkpoints(answer)
+        found.checkpoints = answers.checkpoints(answer)
         if not answer:
             found.remarks.append("checkpoints: the memory of this model can be cut and needs none")
     found.failed_parts += runner.failures

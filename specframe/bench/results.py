@@ -13,8 +13,8 @@ import attrs
 from specframe.backends.llama.audit import Audit
 from specframe.backends.llama.declarations import pin
 from specframe.bench import goals
+from specframe.bench.answers import CheckpointCost, TurnCost, Verdict
 from specframe.bench.comparison import Comparison
-from specframe.bench.costs import CheckpointCost, TurnCost, Verified
 from specframe.bench.drafting import DraftCost, growth
 from specframe.bench.goals import Goal
 from specframe.bench.orchestration import Cost
@@ -69,7 +69,7 @@ class Results:
     """By model."""
     drafting: list[DraftCost] = attrs.field(factory=list)
     turns: list[TurnCost] = attrs.field(factory=list)
-    verified: list[Verified] = attrs.field(factory=list)
+    verified: list[Verdict] = attrs.field(factory=list)
     checkpoints: list[CheckpointCost] = attrs.field(factory=list)
     audit: Audit | None = None
     remarks: list[str] = attrs.field(factory=list)

@@ -10,8 +10,8 @@ from pathlib import Path
 import attrs
 
 from specframe.backends.llama.audit import Audit
+from specframe.bench.answers import CheckpointCost, TurnCost, Verdict
 from specframe.bench.comparison import Comparison, Row
-from specframe.bench.costs import CheckpointCost, TurnCost, Verified
 from specframe.bench.drafting import DraftCost
 from specframe.bench.goals import is_near_tie
 from specframe.bench.orchestration import Cost
@@ -96,8 +96,8 @@ def _flat(row: Row) -> dict[str, object]:
     for name in ("steps", "checkpoints", "checkpoint_bytes", "peak_ram_bytes", "vram_bytes", "same_output"):
         flat[name] = data[name]
     flat["rollbacks"] = sum(data["rollbacks"].values())
-    flat["parts_at"] = None if row.parts_at is None else row.parts_at.at
-    flat["margin"] = None if row.parts_at is None else row.parts_at.margin
+    flat["diverges_at"] = None if row.divergence is None else row.divergence.at
+    flat["margin"] = None if row.divergence is None else row.divergence.margin
     return flat
 
 
@@ -144,7 +144,7 @@ def _speed(comparison: Comparison) -> Table:
     for row in comparison.rows:
         gain, same = None, ""
         if row.plain and not row.side.is_plain:
-            gain, same = row.speed_up, "same" if row.parts_at is None else f"parts at {row.parts_at}"
+            gain, same = row.speed_up, "same" if row.divergence is None else f"diverges at {row.divergence}"
         cells = (row.workload, row.side.label, spread(row.speed), spread(gain, 3), spread(row.sustained))
         rows.append((*cells, f"{row.ttft.median * 1e3:.0f}", f"{row.first.n_tokens}", same))
         remarks += [f"{row.side.label} on {row.workload}: {note}" for note in row.notes]
@@ -257,7 +257,7 @@ def _turns(costs: Sequence[TurnCost]) -> Table:
     return Table("First token of a second chat turn", headings, rows)
 
 
-def _verified(judged: Sequence[Verified], audit: Audit | None) -> Table:
+def _verified(judged: Sequence[Verdict], audit: Audit | None) -> Table:
     rows = tuple(
         (
             each.side, each.workload, str(each.n_tokens), str(sum(is_near_tie(m, audit) for _, m in each.margins)),

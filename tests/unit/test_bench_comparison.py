@@ -5,7 +5,7 @@ import json
 import attrs
 import pytest
 
-from specframe.bench.comparison import Comparison, Divergence, divergence, gather
+from specframe.bench.comparison import Comparison, Divergence, first_difference, gather
 from specframe.bench.runner import Case
 from specframe.bench.settings import Margins
 from tests.support.bench import case, failed, measured
@@ -22,8 +22,8 @@ def rows_of(*cases: Case) -> Comparison:
 @pytest.mark.parametrize(
     ("one", "other", "at"), [("same", "same", None), ("abc", "abd", 2), ("ab", "abc", 2), ("", "x", 0), ("x", "y", 0)]
 )
-def test_divergence_is_the_first_difference(one: str, other: str, at: int | None) -> None:
-    assert divergence(one, other) == at
+def test_first_difference(one: str, other: str, at: int | None) -> None:
+    assert first_difference(one, other) == at
 
 
 def test_ratios_are_of_pairs_of_the_same_repetition() -> None:
@@ -52,32 +52,34 @@ def test_without_plain_decoding_there_is_no_ratio_and_no_verdict() -> None:
 
 def test_the_same_output_asks_for_no_margins() -> None:
     found = gather([case("plain"), case("ngram-k"), case("server", tokens=(1, 2, 3))], no_margins)
-    assert [row.parts_at for row in found.rows] == [None, None, None]
+    assert [row.divergence for row in found.rows] == [None, None, None]
 
 
 def test_where_tokens_part_the_margin_of_plain_decoding_is_told() -> None:
     found = rows_of(case("plain"), case("ngram-k", tokens=(1, 9, 3)))
-    assert found.rows[1].parts_at == Divergence(1, "token", 0.25)
-    assert str(found.rows[1].parts_at) == "token 1 (margin 0.25)"
+    assert found.rows[1].divergence == Divergence(1, "token", 0.25)
+    assert str(found.rows[1].divergence) == "token 1 (margin 0.25)"
 
 
 def test_a_token_that_was_far_from_chosen_is_no_near_tie_where_two_others_were() -> None:
     # Token 7 was nearly as probable as the right one, but it is not what was emitted.
-    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 5, 3))).rows[1].parts_at == Divergence(1, "token", 0.25)
-    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 7, 3))).rows[1].parts_at == Divergence(1, "token", 0.1)
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 5, 3))).rows[1].divergence == Divergence(1, "token", 0.25)
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 7, 3))).rows[1].divergence == Divergence(1, "token", 0.1)
 
 
 def test_where_an_output_ends_early_the_margin_is_unknown() -> None:
-    assert rows_of(case("plain"), case("ngram-k", tokens=(1,))).rows[1].parts_at == Divergence(1, "token", None)
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1,))).rows[1].divergence == Divergence(1, "token", None)
 
 
 def test_a_longer_output_parts_where_plain_decoding_ends() -> None:
-    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 2, 3, 4))).rows[1].parts_at == Divergence(3, "token", None)
+    assert rows_of(case("plain"), case("ngram-k", tokens=(1, 2, 3, 4))).rows[1].divergence == Divergence(
+        3, "token", None
+    )
 
 
 def test_the_server_is_compared_by_its_text() -> None:
     found = gather([case("plain"), case("server", text="12x", tokens=())], no_margins)
-    assert str(found.rows[1].parts_at) == "character 2"
+    assert str(found.rows[1].divergence) == "character 2"
 
 
 def test_comparable_sides_have_no_notes() -> None:
@@ -109,7 +111,7 @@ def test_a_row_is_ready_for_json() -> None:
     row = rows_of(case("plain"), case("ngram-k", 200, tokens=(1, 9)))
     data = json.loads(json.dumps(row.rows[1].to_dict()))
     assert data["speed_up"]["median"] == 2.0
-    assert data["parts_from_plain"] == {"at": 1, "unit": "token", "margin": 0.25}
+    assert data["divergence"] == {"at": 1, "unit": "token", "margin": 0.25}
     assert data["acceptance"] == 0.75
     assert data["acceptance_by_position"] == [1.0, 0.5]
     assert data["rollbacks"] == {"truncate": 1}

@@ -159,7 +159,7 @@ def test_what_is_missing_is_said_plainly() -> None:
 
 
 def test_a_difference_is_reported_with_its_margin() -> None:
-    assert filled("ngram-k", tokens=(1, 9))["output"] == {"prose": "parts at token 1 (margin 0.125)"}
+    assert filled("ngram-k", tokens=(1, 9))["output"] == {"prose": "diverges at token 1 (margin 0.125)"}
 
 
 def test_an_external_draft_is_named(tmp_path: Path) -> None:

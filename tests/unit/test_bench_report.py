@@ -14,9 +14,9 @@ import attrs
 import pytest
 
 from specframe.backends.llama.audit import Audit
-from specframe.bench import costs, drafting, goals, html, orchestration, plots, program, results, tables
+from specframe.bench import answers, drafting, goals, html, orchestration, plots, program, results, tables
+from specframe.bench.answers import TurnCost
 from specframe.bench.comparison import Comparison, gather
-from specframe.bench.costs import TurnCost
 from specframe.bench.drafting import DraftCost
 from specframe.bench.goals import Goal
 from specframe.bench.orchestration import CASES, Case, Cost, NativeClock
@@ -81,8 +81,8 @@ EVERYTHING: dict[str, Any] = {
     "orchestration": {"tiny": [cost(20.0)]},
     "drafting": [draft_cost(1000, 3.0), draft_cost(64000, 3.3)],
     "turns": [turn("plain", 1.0), turn("ngram-k(n=8)", 1.05)],
-    "verified": costs.verified([(PLAIN, "prose", {"n_tokens": 8, "margins": [[3, 0.0]]})]),
-    "checkpoints": costs.checkpoints([CHECKPOINT]),
+    "verified": answers.verdicts([(PLAIN, "prose", {"n_tokens": 8, "margins": [[3, 0.0]]})]),
+    "checkpoints": answers.checkpoints([CHECKPOINT]),
     "audit": audited(),
     "remarks": ["something was left out"],
 }
@@ -181,7 +181,7 @@ def test_growth_is_longest_over_shortest_context_in_any_order() -> None:
 
 
 def test_tokens_that_plain_decoding_would_not_choose_are_counted() -> None:
-    judged = costs.verified([(PLAIN, "prose", {"n_tokens": 8, "margins": [[3, 0.25], [5, 9.0]]})])
+    judged = answers.verdicts([(PLAIN, "prose", {"n_tokens": 8, "margins": [[3, 0.25], [5, 9.0]]})])
     assert [(g.value, g.met) for g in goals.of_verified(judged)] == [(1, False)]  # 0.25 is taken for a near tie
     assert [g.value for g in goals.of_verified(judged, audited(0.1))] == [2]  # rounding explains up to 0.2
     assert goals.of_verified([]) == []
@@ -200,18 +200,18 @@ def test_turns_are_paired_by_repetition() -> None:
         return {"first_s": 1.0, "second_s": second_s, "shared_tokens": 9, "new_tokens": 2}
 
     drafted = Side.parse("ngram-k")
-    answers = [(PLAIN, 0, answer(0.1)), (drafted, 0, answer(0.2)), (drafted, 1, answer(3.0)), (PLAIN, 1, answer(1.0))]
-    plain, other = costs.turns(answers)
+    told = [(PLAIN, 0, answer(0.1)), (drafted, 0, answer(0.2)), (drafted, 1, answer(3.0)), (PLAIN, 1, answer(1.0))]
+    plain, other = answers.turns(told)
     assert (plain.side, other.side, other.shared_tokens) == ("plain", "ngram-k", 9)
     assert other.ratio is not None
     assert (other.ratio.low, other.ratio.high) == (2.0, 3.0)
-    assert costs.turns(answers[1:3])[0].ratio is None
+    assert answers.turns(told[1:3])[0].ratio is None
 
 
 def test_a_device_that_keeps_checkpoints_on_the_host_is_counted_once() -> None:
     host = {**CHECKPOINT, "on_device": False}
-    assert [(c.place, c.length) for c in costs.checkpoints([host, host])] == [("host", 128)]
-    [device] = costs.checkpoints([CHECKPOINT])
+    assert [(c.place, c.length) for c in answers.checkpoints([host, host])] == [("host", 128)]
+    [device] = answers.checkpoints([CHECKPOINT])
     assert (device.place, device.capture_ms.median, device.restore_ms.median) == ("device", 1.0, 2.0)
 
 
@@ -253,7 +253,7 @@ def test_files_are_written_whatever_things_are_called(tmp_path: Path) -> None:
     written = program.write(results, tmp_path)
     assert [path.name for path in written] == ["results.json", "results.csv", "results.md", "report.html"]
     data = json.loads(written[0].read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    assert data["comparison"][1]["parts_from_plain"]["margin"] is None
+    assert data["comparison"][1]["divergence"]["margin"] is None
     assert data["comparison"][1]["workload"] == name
     assert data["failures"] == ["verify: it broke"]
     rows = list(csv.DictReader(io.StringIO(written[1].read_text(encoding="utf-8"))))
@@ -308,7 +308,7 @@ def test_parts_that_were_left_out_are_not_shown() -> None:
 def test_failures_and_differences_are_shown() -> None:
     comparison = compared(made.case("plain"), made.case("ngram-k", tokens=(1, 9)), made.failed("ngram-k4v"))
     text = tables.markdown(found(comparison=comparison))
-    assert "parts at token 1 (margin 0.25)" in text
+    assert "diverges at token 1 (margin 0.25)" in text
     assert "failed: ngram-k4v on prose: it broke" in text
 
 

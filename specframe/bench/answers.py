@@ -27,7 +27,7 @@ class TurnCost:
 
 
 @attrs.frozen(kw_only=True)
-class Verified:
+class Verdict:
     """Tokens of one side on one text, judged by plain decoding."""
 
     side: str
@@ -37,10 +37,10 @@ class Verified:
     """Where plain decoding would have chosen another token, and by how much."""
 
 
-def verified(answers: Iterable[tuple[Side, str, Mapping[str, Any]]]) -> list[Verified]:
+def verdicts(answers: Iterable[tuple[Side, str, Mapping[str, Any]]]) -> list[Verdict]:
     """From what workers answered to ``verify``."""
     return [
-        Verified(
+        Verdict(
             side=side.label,
             workload=workload,
             n_tokens=answer["n_tokens"],
