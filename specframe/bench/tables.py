@@ -271,10 +271,9 @@ def _verified(judged: Sequence[Verdict], audit: Audit | None) -> Table:
 
 
 def _audit(audit: Audit) -> Table:
-    single = {row.context: row.cost_s for row in audit.rows if row.width == 1}
     rows = tuple(
         (
-            str(row.context), str(row.width), f"{row.cost_s * 1e3:.2f}", f"{row.cost_s / single[row.context]:.2f}",
+            str(row.context), str(row.width), f"{row.cost_s * 1e3:.2f}", f"{audit.relative_cost(row):.2f}",
             "yes" if row.exact else f"no, {row.max_difference:.2g}",
         )
         for row in audit.rows

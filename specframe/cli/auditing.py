@@ -107,10 +107,9 @@ def _print(found: Audit) -> None:
                 f"{row.max_difference:.3g}",
                 f"{row.flips} of {row.positions}",
                 f"{row.cost_s * 1e3:.2f}",
-                f"{row.cost_s / single:.2f}",
+                f"{found.relative_cost(row):.2f}",
             )
             for row in found.rows
-            for single in [next(one.cost_s for one in found.rows if (one.context, one.width) == (row.context, 1))]
         ],
     )
     print(found.recommendation)

@@ -104,6 +104,10 @@ class Audit:
         """The largest of all."""
         return max(row.max_difference for row in self.rows)
 
+    def relative_cost(self, row: WidthAudit) -> float:
+        """What ``row`` costs in units of a single token behind the same context."""
+        return row.cost_s / next(one.cost_s for one in self.rows if (one.context, one.width) == (row.context, 1))
+
     def explains(self, margin: float) -> bool:
         """Whether rounding can make a verification choose another token where plain decoding has this margin.
 
