@@ -36,8 +36,8 @@ class AlwaysWrong(Strategy):
 
     @override
     def draft(self, request: DraftRequest) -> Sequence[int]:
-        n_vocab = self.context.target.n_vocab
-        return [self._random.randrange(n_vocab) for _ in range(min(self.options.length, request.budget))]
+        vocabulary = range(self.context.target.n_vocab)
+        return self._random.choices(vocabulary, k=min(self.options.length, request.budget))
 
 
 def register() -> None:

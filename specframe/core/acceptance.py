@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
+from specframe.core.costs import Curve, Level
 from specframe.core.scheduler import SchedulerStats
 
 #: The strategies that made a draft, in the order of their parts.
@@ -166,6 +167,10 @@ class Track:
     """Of its strategy."""
     strategy: Experience
     stats: SchedulerStats
+    call: Level = attrs.field(factory=Level)
+    """Seconds of one call of its strategy, whatever it proposes."""
+    drafts: Curve = attrs.field(factory=Curve)
+    """The same by the tokens of its longest proposal and one."""
     asked: bool = False
     """Its strategy was asked for the latest batch."""
     n_behind: int | None = None

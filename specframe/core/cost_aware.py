@@ -8,7 +8,7 @@ from happens anyway, except for what it spends on purpose: at most :data:`EXPLOR
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from specframe.core.acceptance import LONGEST, Experience, Kind, Track
 from specframe.core.costs import MOST_HOPE, CostModel, Curve, recent
@@ -63,7 +63,8 @@ class CostAware:
 
     def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
         """Start from what is known of the strategy."""
-        self._tracks[seq] = Track(strategy, recent(self._known, strategy, Experience), stats)
+        known = recent(self._known, strategy, Experience)
+        self._tracks[seq] = Track(strategy, known, stats, self.costs.call(strategy), self.costs.draft(strategy))
 
     def end(self, seq: int) -> None:
         """Forget the request; what was learnt of its strategy stays."""
@@ -73,12 +74,12 @@ class CostAware:
 
     def limits(self, batch: Sequence[Candidate]) -> list[int]:
         """Ask strategies whose guesses cost next to nothing, and others where that is expected to pay."""
-        limits = dict.fromkeys((c.seq for c in batch), 0)
-        costly: dict[str, list[Candidate]] = {}
+        limits = [0] * len(batch)
+        costly: dict[str, list[int]] = {}
         self._costly.clear()
         self._spent_s = 0.0
-        target = self._target(batch)
-        for c in batch:
+        cheap_s = _CHEAP * self._target(batch).scale.value
+        for i, c in enumerate(batch):
             track = self._tracks.get(c.seq)
             if track is None:
                 continue
@@ -87,17 +88,19 @@ class CostAware:
             if c.budget == 0:
                 continue
             if c.fixed is not None:
-                limits[c.seq] = min(c.budget, c.fixed, LONGEST)
-            elif (asking_s := self._asking_s(track.key)) is None:
-                limits[c.seq] = min(c.budget, _FIRST_ASKED)
-            elif asking_s <= _CHEAP * target.scale.value:
-                limits[c.seq] = min(c.budget, LONGEST)
+                limits[i] = min(c.budget, c.fixed, LONGEST)
+            elif track.call.known or track.drafts.known:  # from an earlier process only those by length are
+                if (track.call.value if track.call.known else track.drafts.at(2)) <= cheap_s:
+                    limits[i] = min(c.budget, LONGEST)
+                else:
+                    costly.setdefault(track.key, []).append(i)
             else:
-                costly.setdefault(track.key, []).append(c)
+                limits[i] = min(c.budget, _FIRST_ASKED)
         for key, group in costly.items():
-            limits.update(zip((c.seq for c in group), self._worth_asking(batch, key, group), strict=True))
-        self._asked = {seq: n for seq, n in limits.items() if n}
-        return list(limits.values())
+            for i, n in zip(group, self._worth_asking(batch, key, [batch[i] for i in group]), strict=True):
+                limits[i] = n
+        self._asked = {c.seq: n for c, n in zip(batch, limits, strict=True) if n}
+        return limits
 
     def _worth_asking(self, batch: Sequence[Candidate], key: str, group: Sequence[Candidate]) -> list[int]:
         """The limit for each of ``group``, whose strategy takes its time; considered now and then while it pauses."""
@@ -118,7 +121,7 @@ class CostAware:
     def _expected_best(self, whole: Batch, key: str, group: Sequence[Candidate], tracks: Sequence[Track]) -> list[int]:
         """What is worth asking for, or worth trying."""
         offering = tracks[0].strategy.offering(max(c.budget for c in group))
-        drafts = self.costs.draft(key)
+        drafts = tracks[0].drafts
         drafting_s = [drafts.at(round(n_drafted) + 1) for n_drafted in offering.gained]
         seats = [
             Seat(track.survival_if(offering), min(len(drafting_s), c.budget), c.checkpoint_over)
@@ -174,12 +177,10 @@ class CostAware:
             Seat(track.survival(len(c.proposal), _kind(c), _matched(c)), len(c.proposal), c.checkpoint_over)
             for c, track in zip(choice, tracks, strict=True)
         ]
-        spent = sum(
-            self.costs.draft(key).at(
-                1 + max(len(c.proposal) for c, track in zip(choice, tracks, strict=True) if track.key == key)
-            )
-            for key in self._costly & {track.key for track in tracks}
-        )
+        spent = 0.0
+        for key in self._costly:
+            longest = [len(c.proposal) for c, track in zip(choice, tracks, strict=True) if track.key == key]
+            spent += self.costs.draft(key).at(1 + max(longest)) if longest else 0.0
         plain, best = whole.plain(spent), whole.best(seats, overhead_s=spent)
         for track in tracks:
             track.stats.expected_plain, track.stats.expected_drafted = plain.speed, best.speed
@@ -219,9 +220,8 @@ class CostAware:
         if report.n_checkpoints:
             costs.checkpoint.measure(report.checkpoint_s / report.n_checkpoints)
             costs.rollback.measure(report.rollback_s)
-        using = {track.key for v in report.verified if (track := self._tracks.get(v.seq))}
-        if using and report.process_s > _CHEAP * report.target_s:
-            costs.processing("+".join(sorted(using))).measure(report.n_rows, report.process_s)
+        if report.process_s > _CHEAP * report.target_s and (using := self._using(v.seq for v in report.verified)):
+            costs.processing(using).measure(report.n_rows, report.process_s)
         self._earn(report, curve)
         for call in report.drafts:
             self._learn_drafting(call)
@@ -236,8 +236,7 @@ class CostAware:
         tracks = [track for seq in call.seqs if (track := self._tracks.get(seq)) is not None]
         if not tracks:
             return
-        key, seconds = tracks[0].key, call.seconds
-        level, curve = self.costs.call(key), self.costs.draft(key)
+        key, seconds, level, curve = tracks[0].key, call.seconds, tracks[0].call, tracks[0].drafts
         # The first draft, of a request or after a pause, also goes through all that was committed before it. That is
         # not what drafts cost, only a limit to it.
         follows = all(track.asked for track in tracks)
@@ -252,22 +251,25 @@ class CostAware:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _target(self, batch: Sequence[Candidate]) -> Curve:
-        return self.costs.batch(sum(c.n_past for c in batch) / len(batch))
+        return self.costs.batch(sum([c.n_past for c in batch]) / len(batch))
+
+    def _using(self, seqs: Iterable[int]) -> str:
+        """The strategies of these sequences."""
+        return "+".join(sorted({track.key for seq in seqs if (track := self._tracks.get(seq)) is not None}))
 
     def _batch(self, batch: Sequence[Candidate], fixed: Mapping[int, int]) -> Batch:
         """The batch with drafts of the ``fixed`` lengths in it."""
-        n_rows = sum(c.n_rows for c in batch)
+        n_rows = sum([c.n_rows for c in batch])
         tokens = float(len(batch))
         for seq, n in fixed.items():
             if n:
                 n_rows += n
                 tokens += sum(self._tracks[seq].survival(n).all_right)
-        using = {track.key for c in batch if (track := self._tracks.get(c.seq))}
         return Batch(
             n_rows=n_rows,
             tokens=tokens,
             target=self._target(batch),
-            processing=self.costs.processing("+".join(sorted(using))),
+            processing=self.costs.processing(self._using(c.seq for c in batch)),
             costs=self.costs,
         )
 
@@ -291,13 +293,6 @@ class CostAware:
             most = max(_MOST_CREDIT * plain_s, self._saving_s)
             self._credit_s = min(most, self._credit_s - self._debt_s)
             self._debt_s = 0.0
-
-    def _asking_s(self, key: str) -> float | None:
-        """Seconds of a call of a strategy; None: nothing is known. From an earlier process only those by length are."""
-        call, curve = self.costs.call(key), self.costs.draft(key)
-        if call.known:
-            return call.value
-        return curve.at(2) if curve.known else None
 
     def _may_begin(self, key: str, group: Sequence[Candidate], draft_s: float, plain_s: float) -> bool:
         """Whether drafts may be tried out behind a pause: nothing is owed, and there is enough for a few of them."""

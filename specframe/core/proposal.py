@@ -51,6 +51,8 @@ class Proposal:
     @classmethod
     def of(cls, raw: Iterable[int], *, budget: int, n_vocab: int, strategy: str, label: str | None = None) -> Proposal:
         """Trim and check what a strategy returned. Raises StrategyError naming the strategy and the bad token."""
+        if isinstance(raw, (list, tuple)) and not raw:
+            return _NOTHING
         try:
             offered = list(itertools.islice(raw, budget + 1))
             ids = tuple(map(operator.index, offered[:budget]))
@@ -64,6 +66,9 @@ class Proposal:
             raise StrategyError(strategy, msg)
         matched = raw.matched if isinstance(raw, Copied) else 0
         return cls(ids, (Part(label or strategy, len(ids), n_offered, matched),) if offered else ())
+
+
+_NOTHING = Proposal((), ())
 
 
 def credit(parts: Iterable[Part], n_verified: int, n_accepted: int) -> Iterator[tuple[Part, int, int]]:

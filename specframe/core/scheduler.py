@@ -78,8 +78,6 @@ class Verified:
     """What a step committed of one sequence."""
 
     seq: int
-    n_verified: int
-    """Draft tokens that were in the batch."""
     committed: Sequence[int]
     """Tokens it appended."""
 
@@ -89,8 +87,6 @@ class StepReport:
     """What one target batch was and what it took, in seconds; ``verified`` is empty for a chunk of a prompt."""
 
     n_rows: int
-    n_outputs: int
-    """Logits rows."""
     n_context: int
     """Tokens in memory before it, over all sequences of the batch."""
     target_s: float

@@ -161,7 +161,7 @@ class Stepper:
         batch = [self._candidate(w, len(work)) for w in work]
         if not any(c.budget for c in batch):
             return (), 0.0
-        asking = [(w, c, n) for w, c, n in zip(work, batch, self._scheduler.limits(batch), strict=True) if n]
+        asking = [(w, (c, n)) for w, c, n in zip(work, batch, self._scheduler.limits(batch), strict=True) if n]
         drafts = self._draft(asking)
         for w, c, n in zip(work, batch, self._scheduler.cut(batch), strict=True):
             w.verify(c.proposal[:n])
@@ -201,22 +201,22 @@ class Stepper:
             budget = min(budget, info.rollback_depth)
         return budget
 
-    def _draft(self, asking: Sequence[tuple[_Work, Candidate, int]]) -> list[DraftCall]:
+    def _draft(self, asking: Sequence[tuple[_Work, tuple[Candidate, int]]]) -> list[DraftCall]:
         """Put what strategies propose into the candidates."""
         calls: list[DraftCall] = []
-        for drafter, group in _by_drafter([(w, (c, n)) for w, c, n in asking]):
+        for drafter, group in _by_drafter(asking):
             requests = [DraftRequest(w.slot.seq, w.active.history, n) for w, (_, n) in group]
             started = self._clock()
             results = drafter.draft(requests)
-            seconds = self._clock() - started
+            seconds, longest = self._clock() - started, 0
             for (w, (candidate, _)), result in zip(group, results, strict=True):
                 w.active.asked = True
                 if isinstance(result, StrategyError):
                     w.active.deactivate(f"strategy-error: {result}")
-                else:
+                elif result.parts:
                     candidate.proposal = self._take(w, result)
                     candidate.parts = w.item.parts
-            longest = max(len(candidate.proposal) for _, (candidate, _) in group)
+                    longest = max(longest, len(candidate.proposal))
             calls.append(DraftCall(seqs=[r.seq for r in requests], longest=longest, seconds=seconds))
         return calls
 
@@ -308,14 +308,13 @@ class Stepper:
                 self._scheduler.record(
                     StepReport(
                         n_rows=sum([len(w.item.tokens) + len(w.item.draft) for w in work]),
-                        n_outputs=sum([w.item.n_outputs for w in work]),
                         n_context=n_context,
                         target_s=t2 - t0,
                         process_s=t3 - t2,
                         accept_s=t4 - t3,
                         rollback_s=t5 - t4,
                         checkpoint_s=checkpoint_s,
-                        n_checkpoints=sum([w.item.checkpoint is not None for w in work]),
+                        n_checkpoints=sum([w.item.checkpoint is not None for w in work]) if checkpoint_s else 0,
                         drafts=drafts,
                         verified=() if prompt else [_verified(w) for w in work],
                     )
@@ -359,8 +358,8 @@ class Stepper:
 
     def _observe(self, work: Sequence[_Work]) -> None:
         """Tell strategies and observers what was committed."""
-        done = [w for w in work if w.item.n_committed and (w.active.drafter is not None or self._observers)]
-        outcomes = [(w, _outcome(w)) for w in done]
+        seen = bool(self._observers)
+        outcomes = [(w, _outcome(w)) for w in work if w.item.n_committed and (seen or w.active.drafter is not None)]
         for drafter, group in _by_drafter(outcomes):
             try:
                 errors = drafter.observe([outcome for _, outcome in group])
@@ -371,14 +370,14 @@ class Stepper:
             for (w, _), error in zip(group, errors, strict=True):
                 if error is not None:
                     w.active.deactivate(f"strategy-error: {error}")
-        if self._observers:
+        if seen:
             for _, outcome in outcomes:
                 self._observers.step_finished(outcome)
 
 
 def _verified(w: _Work) -> Verified:
     committed = w.slot.tokens[len(w.slot.tokens) - w.item.n_committed :]
-    return Verified(seq=w.slot.seq, n_verified=len(w.item.draft), committed=committed)
+    return Verified(seq=w.slot.seq, committed=committed)
 
 
 def _outcome(w: _Work) -> Outcome:

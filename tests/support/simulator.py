@@ -155,7 +155,7 @@ def simulate(
     run = Run()
     n_seq = len(drafts)
     scheduler.record(
-        StepReport(n_rows=prompt, n_outputs=1, n_context=0, target_s=machine.timed(0.8 * machine.target(prompt), noise))
+        StepReport(n_rows=prompt, n_context=0, target_s=machine.timed(0.8 * machine.target(prompt), noise))
     )
     emitted = [0] * n_seq
     since = 0
@@ -196,14 +196,11 @@ def simulate(
         scheduler.record(
             StepReport(
                 n_rows=rows,
-                n_outputs=rows,
                 n_context=n_past * n_seq,
                 target_s=machine.timed(target, noise),
                 process_s=machine.timed(process, noise),
                 drafts=calls,
-                verified=[
-                    Verified(seq=i, n_verified=lengths[i], committed=[RIGHT] * (1 + n)) for i, n in enumerate(accepted)
-                ],
+                verified=[Verified(seq=i, committed=[RIGHT] * (1 + n)) for i, n in enumerate(accepted)],
             )
         )
     return run

@@ -138,8 +138,11 @@ class LlamaSampler(TokenSampler):
         return row
 
     def _argmax(self, logits: Logits) -> int:
+        if not logits.flags.writeable and logits.flags.c_contiguous:  # numpy would look for it in a copy
+            ffi = self._library.ffi
+            logits = np.frombuffer(ffi.buffer(ffi.from_buffer(logits)), logits.dtype)
         token = int(logits.argmax())
-        if not math.isfinite(logits[token]):
+        if not math.isfinite(logits.item(token)):
             raise _invalid(logits)
         return token
 
