@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from specframe.core.acceptance import LONGEST, Experience, Kind, Track
 from specframe.core.costs import MOST_HOPE, CostModel, Curve, recent
 from specframe.core.planning import Batch, Seat
-from specframe.core.scheduler import Candidate, DraftCall, SchedulerStats, StepReport, reason_without_choice
+from specframe.core.scheduler import Candidate, DraftCall, Reason, SchedulerStats, StepReport, reason_without_choice
 
 #: Share of the time that may be spent on trying what does not pay as far as is known.
 EXPLORING = 0.01
@@ -167,11 +167,11 @@ class CostAware:
                 self._follow(c, n, reason if n or reason == "explores" else "does-not-pay")
         return [lengths.get(c.seq, 0) for c in batch]
 
-    def _choose(self, whole: Batch, choice: Sequence[Candidate]) -> tuple[str, Sequence[int]]:
+    def _choose(self, whole: Batch, choice: Sequence[Candidate]) -> tuple[Reason, Sequence[int]]:
         """Lengths for ``choice``, and the reason for those that are not 0."""
         nothing = [0] * len(choice)
         if not whole.comparable:
-            return "", nothing
+            return "does-not-pay", nothing
         tracks = [self._tracks[c.seq] for c in choice]
         seats = [
             Seat(track.survival(len(c.proposal), _kind(c), _matched(c)), len(c.proposal), c.checkpoint_over)
@@ -196,7 +196,7 @@ class CostAware:
                 return "explores", hope.lengths
         return "pays", best.lengths if pays else nothing
 
-    def _follow(self, candidate: Candidate, n: int, reason: str) -> None:
+    def _follow(self, candidate: Candidate, n: int, reason: Reason) -> None:
         """Count the decision, and compare the guess with what will be committed."""
         track = self._tracks[candidate.seq]
         track.stats.count(n, reason)

@@ -7,11 +7,23 @@ drafts are known: how many tokens of each are worth their row in the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import attrs
 
 from specframe.core.proposal import Part
+
+#: Why a step verified as many draft tokens as it did.
+Reason: TypeAlias = Literal[
+    "pays",
+    "explores",  # a width that may cost less than is known
+    "does-not-pay",
+    "not-asked",  # what drafting takes would not pay either
+    "nothing-proposed",
+    "no-room",
+    "fixed",  # the request asked for a length
+    "all",  # nobody chose
+]
 
 
 @attrs.define(kw_only=True)
@@ -20,12 +32,8 @@ class SchedulerStats:
 
     lengths: dict[int, int] = attrs.field(factory=dict)
     """Draft tokens verified in a step -> number of such steps; plain steps are those of length 0."""
-    reasons: dict[str, int] = attrs.field(factory=dict)
-    """Why a step was as long as it was -> number of such steps.
-
-    ``pays``, ``explores`` (a width that may cost less than is known), ``does-not-pay``, ``not-asked`` (what drafting
-    takes would not pay either), ``nothing-proposed``, ``no-room``, ``fixed`` (the request asked for a length), ``all``.
-    """
+    reasons: dict[Reason, int] = attrs.field(factory=dict)
+    """Why a step was as long as it was -> number of such steps."""
     expected_plain: float | None = None
     """Tokens per second the whole batch was expected to make without drafts, at the latest decision that had one."""
     expected_drafted: float | None = None
@@ -36,7 +44,7 @@ class SchedulerStats:
         """A draft could have been verified, and was not worth it."""
         return not {"does-not-pay", "not-asked"}.isdisjoint(self.reasons)
 
-    def count(self, length: int, reason: str) -> None:
+    def count(self, length: int, reason: Reason) -> None:
         """One more step."""
         self.lengths[length] = self.lengths.get(length, 0) + 1
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
@@ -159,7 +167,7 @@ class Unlimited:
         self._stats.pop(seq, None)
 
 
-def reason_without_choice(candidate: Candidate) -> str:
+def reason_without_choice(candidate: Candidate) -> Reason:
     """Reason code of a step whose length no figures decided."""
     if candidate.budget == 0:
         return "no-room"

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pytest
@@ -20,6 +20,7 @@ from specframe.bench.sides import SERVER_TYPES
 from specframe.bench.workloads import BUILT_IN as BUILT_IN_TEXTS
 from specframe.cli.app import app
 from specframe.core.request import FinishReason
+from specframe.core.scheduler import Reason
 from specframe.core.stats import RequestStats
 from specframe.llm import ChatOptions, PromptOptions, SamplingOptions
 from specframe.plugin_info import StrategyInfo
@@ -142,6 +143,11 @@ def test_every_reason_for_not_drafting_is_explained() -> None:
     assert {"nothing-proposed", "strategy-error"} <= reasons()
     section = sections(page("troubleshooting.md"), "##")["Speculation is inactive"]
     assert set(re.findall(r"^\| `([a-z-]+)`", section, re.MULTILINE)) == reasons()
+
+
+def test_every_reason_for_the_length_of_a_step_is_explained() -> None:
+    [row] = [line for line in page("performance.md").splitlines() if line.startswith("| `reasons` |")]
+    assert re.findall(r"`([a-z-]+)`", row)[1:] == list(get_args(Reason))
 
 
 def test_every_error_is_explained() -> None:
