@@ -14,7 +14,7 @@ from specframe.backends.llama.target import LlamaTarget
 from specframe.core.request import Completion, FinishReason, Request
 from specframe.core.sampling import SamplingParams
 from specframe.llm import LLM
-from specframe.testing import replay
+from specframe.testing import Noisy, replay
 from tests.support.lossless import check_stats
 
 pytestmark = pytest.mark.slow
@@ -95,6 +95,19 @@ def test_the_text_is_the_same_token_for_token(llm: LLM, task: str, sampling: str
         assert [p.logprob for p in drafted.logprobs] == pytest.approx([p.logprob for p in plain.logprobs], abs=1e-4)
         assert drafted.stats.accepted > 0
         check_stats(drafted.stats, drafted)
+
+
+def test_memory_in_blocks_changes_no_more_with_drafts_than_without(smollm2: Path) -> None:
+    """Keys and values of this model are turned before they are stored so, which has roundings of its own."""
+    options: dict[str, Any] = {"max_tokens": 48, "temperature": 0.0, "logprobs": 1, "reuse_prefix": False}
+    with specframe.load(smollm2, strategy="none", n_ctx=512, threads=1, type_k="q8_0", type_v="q5_1") as small:
+        prompt = small.encode_chat([{"role": "user", "content": QUESTIONS["code"]}])
+        plain = small.generate(prompt, **options)
+        noisy = {"tape": (*prompt, *plain.tokens), "accuracy": 0.9}
+        drafted = small.generate(prompt, strategy=Noisy, options=noisy, draft_length=3, **options)
+    assert drafted.tokens == plain.tokens
+    assert drafted.logprobs == plain.logprobs  # to the last bit
+    assert drafted.stats.accepted > 24
 
 
 def test_every_token_is_plain_decodings_own(llm: LLM, smollm2: Path) -> None:
