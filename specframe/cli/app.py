@@ -14,6 +14,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Speculative decoding for llama.cpp: more tokens per second, the same text.",
     epilog="Exit codes: 0 done, 1 failed while running, 2 cannot work (usage, files, compatibility), 130 interrupted.",
 )

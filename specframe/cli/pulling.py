@@ -17,12 +17,12 @@ def register(app: typer.Typer) -> None:
     @command(app, "pull")
     def pull(
         name: Annotated[
-            str | None, typer.Argument(metavar="NAME", help="Name of the catalogue, or a local file.")
+            str | None, typer.Argument(metavar="NAME", help="Name of the catalogue, zoo:NAME, or a local file.")
         ] = None,
         force: Annotated[bool, typer.Option("--force", help="Fetch again even if the cached file is good.")] = False,
         as_json: JsonFlag = False,
     ) -> None:
-        """Fetch a model of the catalogue into the cache and print where it is. Without NAME: list the catalogue."""
+        """Get a model by its name into the cache and print where it is. Without NAME: list the catalogue."""
         from specframe import catalogue  # noqa: PLC0415 -- not needed for --help
 
         if name is None:

@@ -348,4 +348,5 @@ def test_present_penalty_is_accepted(cli: Cli, model: Path) -> None:
 def test_help_shows_defaults(cli: Cli) -> None:
     answer = cli("generate", "--help")
     assert answer.code == 0
+    assert cli("generate", "-h") == answer
     assert "unset: 0.8." in answer.out
