@@ -205,7 +205,8 @@ class ContextOptions:
         if need > have:
             msg = (
                 f"n_ctx {self.n_ctx} for {self.n_seq} sequence(s) of {model.path.name} takes {need / 2**30:.1f} GiB, "
-                f"but the machine has {have / 2**30:.1f} GiB; lower n_ctx, or run fewer sequences at once"
+                f"but the machine has {have / 2**30:.1f} GiB; lower n_ctx, run fewer sequences at once, "
+                "or take a smaller type_k and type_v"
             )
             raise ConfigError(msg)
 
