@@ -16,7 +16,7 @@ import attrs
 import filelock
 
 from specframe.backends.llama.declarations import Recipe, pin
-from specframe.backends.llama.native_builds import MANIFEST, NativeBuild, builds_directory
+from specframe.backends.llama.native_builds import MANIFEST, NativeBuild, builds_directory, installed_files
 from specframe.backends.llama.processor import machine_features
 from specframe.core.errors import ConfigError
 from specframe.runtime import archive, toolchain
@@ -131,6 +131,7 @@ def _install(plan: Plan, tools: toolchain.Tools, output: Path) -> NativeBuild:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{plan.name}.install-") as scratch:
         new, old = Path(scratch) / plan.name, Path(scratch) / "old"
         shutil.copytree(output, new, symlinks=True, ignore=_not_a_library)
+        made = attrs.evolve(made, files=installed_files(new, library))
         if why := try_out(new / library):
             raise BuildError(f"the library was built, but cannot be used:\n  {why}")
         (new / MANIFEST).write_text(json.dumps(made.to_dict(), indent=2), encoding="utf-8")

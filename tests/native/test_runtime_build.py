@@ -147,6 +147,30 @@ def test_another_compiler_can_be_tried_after_one_that_failed(
     assert len(native_builds()) == 1
 
 
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_a_damaged_library_is_passed_over_before_it_can_end_the_process(
+    plan: Callable[..., Plan], workplace: Path, wheel: Path, damage: str
+) -> None:
+    copy = workplace / "libllama.so"
+    shutil.copy(wheel, copy)
+    made = runtime.build(plan(library=copy))
+    assert next(discovery.candidates(None)).path == made.path
+    with copy.open("r+b") as file:
+        if damage == "changed":
+            file.seek(4096 * 700)
+            file.write(b"\xff" * 4096)
+        else:
+            file.truncate(copy.stat().st_size - 100)
+    if damage == "gone":
+        copy.unlink()
+    found = next(discovery.candidates(None))
+    assert found.path is None
+    assert "libllama.so is not what was installed; build it again" in found.missing
+    with pytest.raises(ConfigError, match="is not what was installed"):
+        runtime.use(made.name)
+    assert load_library().path == wheel.resolve()
+
+
 def test_what_a_killed_installation_left_is_cleared_away(plan: Callable[..., Plan]) -> None:
     left = builds_directory() / ".cpu-abc.install-x" / "cpu-abc"
     left.mkdir(parents=True)

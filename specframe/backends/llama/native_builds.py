@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from specframe.backends.llama.processor import machine_features
+from specframe.backends.llama.state import fingerprint
 from specframe.cache import cache_directory
 from specframe.core.errors import ConfigError
 from specframe.files import write_whole
@@ -53,6 +54,9 @@ class NativeBuild:
     made: str = attrs.field(validator=_TEXT)
     """When, ISO 8601."""
 
+    files: Mapping[str, str] = attrs.field(factory=dict, validator=attrs.validators.deep_mapping(_TEXT, _TEXT))
+    """Fingerprints of what was installed, by file name; those of an older version are unknown."""
+
     @property
     def path(self) -> Path:
         """The library."""
@@ -68,11 +72,32 @@ class NativeBuild:
                 f"it was built for a processor with {', '.join(lacking)}, which this one lacks; "
                 f"build it again: specframe runtime build --backend {self.backend}"
             )
+        # Loading a damaged library ends the process, and with it every command that could say so.
+        damaged = [name for name, known in self.files.items() if _fingerprint(self.path.with_name(name)) != known]
+        if damaged:
+            return (
+                f"{damaged[0]} is not what was installed; build it again: specframe runtime build --backend "
+                f"{self.backend}; or: specframe runtime remove {self.name}"
+            )
         return ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {**attrs.asdict(self), "options": dict(self.options)}
+        return {**attrs.asdict(self), "options": dict(self.options), "files": dict(self.files)}
+
+
+def installed_files(directory: Path, library: str) -> dict[str, str]:
+    """The ``files`` of a build in ``directory``; of several names of a file only those that are no links."""
+    files = [path for path in sorted(directory.iterdir()) if path.name == library or not path.is_symlink()]
+    return {path.name: _fingerprint(path) for path in files}
+
+
+def _fingerprint(path: Path) -> str:
+    """Empty when there is no such file."""
+    try:
+        return fingerprint([path])
+    except OSError:
+        return ""
 
 
 def builds_directory() -> Path:
