@@ -177,9 +177,15 @@ BAD: dict[str, tuple[str, str, Make | None, str]] = {
     "convolution of another type": (
         "dflash2",
         "llama",
-        _edited("dflash2", tensors={"blk.0.attn_conv_base": np.zeros((2, 3, 64), np.int64)}),
-        "blk.0.attn_conv_base is of type i64 and must be f32",
+        _edited("dflash2", tensors={"blk.0.attn_conv_base": np.zeros((2, 3, 64), np.float16)}),
+        "blk.0.attn_conv_base is of type f16 and must be f32",
     ),
+    "weights that are none": (
+        "dflash", "llama", _edited("dflash", tensors={"fc.weight": np.zeros((64, 128), np.int64)}),
+        "the tensor fc.weight is of type i64 and holds no weights"),
+    "a norm in another type": (
+        "eagle3", "llama", _edited("eagle3", tensors={"blk.0.attn_norm.weight": np.ones(64, np.float16)}),
+        "blk.0.attn_norm.weight is of type f16 and must be f32"),
     "convolution missing": (
         "dflash2", "llama", _edited("dflash2", drop_tensors=["blk.1.ffn_conv_base"]), "blk.1.ffn_conv_base is not"),
     "DeepSeek-V4 without groups": (

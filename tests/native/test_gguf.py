@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,7 +208,7 @@ def test_a_target_without_a_tokenizer_is_refused(tokenizer: str, llama: Path, tm
         validate_target(inspect(path))
 
 
-#: A model of the zoo, values of keys that make it bad, and what is said of them.
+#: A model of the zoo, values of keys or types of tensors that make it bad, and what is said of them.
 Damage = tuple[str, dict[str, Any], str]
 
 # Each of these ends the process when llama.cpp is given the file.
@@ -248,8 +249,13 @@ def damage(zoo: Callable[[str], Path], name: str, keys: dict[str, Any], path: Pa
     source = zoo(name)
     layers = inspect(source).integer("{arch}.block_count")
     # One value per layer where a list is meant.
-    keys = {key: value[:1] * (layers or 1) if isinstance(value, list) else value for key, value in keys.items()}
-    return corrupt.edit(source, path, keys=keys)
+    values = {key: value[:1] * (layers or 1) if isinstance(value, list) else value for key, value in keys.items()}
+    tensors = {
+        key: np.ones(inspect(source).tensors[key].shape[::-1], values.pop(key))
+        for key, value in keys.items()
+        if isinstance(value, type)
+    }
+    return corrupt.edit(source, path, keys=values, tensors=tensors)
 
 
 #: Programs that use the files named by their arguments, each in a child, and print those that did not end it.
@@ -332,6 +338,13 @@ FATAL_LATER: list[Damage] = [
         {"qwen35.rope.dimension_sections": (9, 9, 0, 0)},
         r"dimension_sections is \[9, 9, 0, 0\] and must",
     ),
+    ("llama", {"output.weight": np.int64}, r"the tensor output\.weight is of type i64 and holds no weights"),
+    ("llama", {"token_embd.weight": np.int32}, r"token_embd\.weight is of type i32 and holds no weights"),
+    ("llama", {"blk.0.ffn_up.weight": np.int8}, r"ffn_up\.weight is of type i8 and holds no weights"),
+    ("llama", {"blk.0.attn_norm.weight": np.float16}, r"attn_norm\.weight is of type f16 and must be f32"),
+    ("qwen35", {"blk.0.ssm_conv1d.weight": np.float16}, r"ssm_conv1d\.weight is of type f16 and must be f32"),
+    ("qwen35", {"blk.0.ssm_a": np.float16}, r"ssm_a is of type f16 and must be f32"),
+    ("gemma4", {"rope_freqs.weight": np.float16}, r"rope_freqs\.weight is of type f16 and must be f32"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from specframe.backends.llama.architectures import DRAFT_ONLY, PROJECTORS
 from specframe.backends.llama.gguf import GgufFile, LongArray
@@ -11,6 +12,13 @@ from specframe.core.errors import ConfigError
 #: ``LLAMA_MAX_LAYERS`` and ``LLAMA_MAX_EXPERTS``: larger counts hit an assertion.
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
+
+#: Types that nothing is multiplied with, and what may be of them: ids of tokens and of experts.
+_NO_WEIGHTS = frozenset({"i8", "i16", "i32", "i64", "f64"})
+_INDICES = ("d2t", "tid2eid")
+
+#: What states are multiplied with, added to or turned by element by element, or what slides over them.
+_ELEMENTWISE = re.compile(r"norm|conv1d|scale|rope_f|ssm_[ad]$|\.bias$")
 
 _ROPE_SCALING = ("none", "linear", "yarn", "longrope")
 
@@ -36,6 +44,7 @@ def validate_loadable(file: GgufFile) -> None:
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise wrong(file, key, value, "be a number from 0 on")
     _check_rotation(file)
+    _check_types(file)
     _check_vocabulary(file)
 
 
@@ -122,6 +131,20 @@ def _check_rotation(file: GgufFile) -> None:
         whole = [section for section in sections if isinstance(section, int)]
         if sum(whole) > size or min(whole, default=0) < 0:
             raise wrong(file, key, list(sections), f"be sizes that fit into an attention head ({size}) together")
+
+
+def _check_types(file: GgufFile) -> None:
+    """Ggml ends the process at an operation between types for which it has no kernel."""
+    for name, tensor in file.tensors.items():
+        if tensor.kind == "f32" or any(index in name for index in _INDICES):
+            continue
+        elementwise = _ELEMENTWISE.search(name) is not None
+        if elementwise or tensor.kind in _NO_WEIGHTS:
+            wanted = "must be f32" if elementwise else "holds no weights"
+            raise ConfigError(
+                f"{file.path}: the tensor {name} is of type {tensor.kind} and {wanted}; convert the model again or "
+                "take another file"
+            )
 
 
 def _check_vocabulary(file: GgufFile) -> None:

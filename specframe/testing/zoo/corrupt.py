@@ -56,7 +56,7 @@ def edit(
         drop_keys: metadata keys to leave out.
         drop_tensors: tensors to leave out.
         keys: metadata to change or add. A changed key keeps its type, a new one gets the type of its value.
-        tensors: tensors to change or add, in numpy order; int64 stays, everything else becomes float32.
+        tensors: tensors to change or add, in numpy order; integers and float16 stay, everything else becomes float32.
 
     Raises:
         ConfigError: something to drop is not there, so that a test would not test what it says; or no gguf package.
@@ -83,7 +83,8 @@ def edit(
             writer.add_tensor(name, tensor.data, raw_dtype=tensor.tensor_type)
     for name, values in tensors.items():
         data = np.asarray(values)
-        writer.add_tensor(name, np.ascontiguousarray(data, dtype=None if data.dtype == np.int64 else np.float32))
+        stays = data.dtype.kind == "i" or data.dtype == np.float16
+        writer.add_tensor(name, np.ascontiguousarray(data, dtype=None if stays else np.float32))
     if "general.architecture" in drop_keys:
         writer.kv_data[0].pop("general.architecture")
     write_file(writer, part, destination)
