@@ -51,6 +51,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"n_rs_seq": 8, "n_batch": 9}, "n_batch"),
     ({"n_rs_seq": -1}, "n_rs_seq"),
     ({"type_k": "q8"}, "did you mean 'q8_0'"),
+    ({"type_k": ["q8_0"]}, r"type_k \['q8_0'\] is not a memory format"),
+    ({"type_v": None}, "type_v None is not a memory format; there are f32, f16"),
     ({"type_v": "float"}, "type_v"),
     ({"type_v": "q8_0", "flash_attn": False}, "flash_attn"),
     ({"flash_attn": 1}, "flash_attn"),

@@ -48,7 +48,7 @@ IN_BLOCKS = frozenset(name for name, (_, values) in CACHE_TYPES.items() if value
 
 
 def _cache_type(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if value not in CACHE_TYPES:
+    if not isinstance(value, str) or value not in CACHE_TYPES:
         hint = resembling(value, CACHE_TYPES, f"there are {', '.join(CACHE_TYPES)}")
         msg = f"{field.name} {value!r} is not a memory format; {hint}"
         raise ConfigError(msg)
