@@ -33,7 +33,11 @@ _FIRST_ASKED = 8
 #: Drafting begins where it promises more than this, in units of plain decoding, and ends where it promises less.
 _BEGIN, _END = 1.03, 0.99
 #: Steps after which it is considered again whether drafts that take time would pay: without them little is learnt.
+#: The same for drafts that promise less than this, in units of plain decoding, because weighing them takes time.
 _PAUSE = 8
+_HOPELESS = 0.9
+#: So many plain steps are measured one by one, and one of so many afterwards: little is new in them.
+_ALL, _FEW = 64, 4
 #: A width is tried out when it might be this much better than the best one known.
 _PROMISING = 1.05
 
@@ -60,6 +64,9 @@ class CostAware:
         """Strategies that were asked although drafting takes its time."""
         self._spent_s = 0.0
         """Of the credit, on drafts of the coming batch."""
+        self._all_cheap = True
+        """Strategies asked for the coming batch are known to cost next to nothing."""
+        self._n_plain = 0
 
     def begin(self, seq: int, strategy: str, stats: SchedulerStats) -> None:
         """Start from what is known of the strategy."""
@@ -77,6 +84,7 @@ class CostAware:
         limits = [0] * len(batch)
         costly: dict[str, list[int]] = {}
         self._costly.clear()
+        self._all_cheap = True
         self._spent_s = 0.0
         cheap_s = _CHEAP * self._target(batch).scale.value
         for i, c in enumerate(batch):
@@ -90,13 +98,17 @@ class CostAware:
             if c.fixed is not None:
                 limits[i] = min(c.budget, c.fixed, LONGEST)
             elif track.call.known or track.drafts.known:  # from an earlier process only those by length are
-                if (track.call.value if track.call.known else track.drafts.at(2)) <= cheap_s:
-                    limits[i] = min(c.budget, LONGEST)
-                else:
+                if (track.call.value if track.call.known else track.drafts.at(2)) > cheap_s:
                     costly.setdefault(track.key, []).append(i)
+                elif track.pause and not track.comparing:
+                    track.pause -= 1
+                else:
+                    limits[i] = min(c.budget, LONGEST)
             else:
                 limits[i] = min(c.budget, _FIRST_ASKED)
+                self._all_cheap = False
         for key, group in costly.items():
+            self._all_cheap = False
             for i, n in zip(group, self._worth_asking(batch, key, [batch[i] for i in group]), strict=True):
                 limits[i] = n
         self._asked = {c.seq: n for c, n in zip(batch, limits, strict=True) if n}
@@ -182,8 +194,10 @@ class CostAware:
             longest = [len(c.proposal) for c, track in zip(choice, tracks, strict=True) if track.key == key]
             spent += self.costs.draft(key).at(1 + max(longest)) if longest else 0.0
         plain, best = whole.plain(spent), whole.best(seats, overhead_s=spent)
-        for track in tracks:
+        for c, track in zip(choice, tracks, strict=True):
             track.stats.expected_plain, track.stats.expected_drafted = plain.speed, best.speed
+            if best.speed < _HOPELESS * plain.speed and not _matched(c):  # a passage that is repeated may begin now
+                track.pause = _PAUSE - 1
         pays = best.speed > _margin(tracks) * plain.speed
         wanted = _PROMISING * (best if pays else plain).speed
         if pays and plain.speed * MOST_HOPE > wanted:
@@ -215,15 +229,16 @@ class CostAware:
             costs.batch(report.n_context + report.n_rows).measure_prompt(report.n_rows, report.target_s)
             return
         curve = costs.batch(report.n_context / len(report.verified))
-        curve.measure(report.n_rows, report.target_s)
-        costs.accept.measure(report.accept_s / max(1, sum(len(v.committed) for v in report.verified)))
+        if learns := report.n_rows > len(report.verified) or not self._all_cheap or self._is_due():
+            curve.measure(report.n_rows, report.target_s)
+            costs.accept.measure(report.accept_s / max(1, sum(len(v.committed) for v in report.verified)))
         if report.n_checkpoints:
             costs.checkpoint.measure(report.checkpoint_s / report.n_checkpoints)
             costs.rollback.measure(report.rollback_s)
         if report.process_s > _CHEAP * report.target_s and (using := self._using(v.seq for v in report.verified)):
             costs.processing(using).measure(report.n_rows, report.process_s)
         self._earn(report, curve)
-        for call in report.drafts:
+        for call in report.drafts if learns else ():
             self._learn_drafting(call)
         asked = {seq for call in report.drafts for seq in call.seqs}
         for v in report.verified:
@@ -231,6 +246,11 @@ class CostAware:
                 track.asked = v.seq in asked
                 track.n_behind = len(v.committed) + (0 if track.asked else track.n_behind or 0)
                 track.committed(v.committed)
+
+    def _is_due(self) -> bool:
+        """Whether another plain step is measured."""
+        self._n_plain += 1
+        return self._n_plain <= _ALL or self._n_plain % _FEW == 0
 
     def _learn_drafting(self, call: DraftCall) -> None:
         tracks = [track for seq in call.seqs if (track := self._tracks.get(seq)) is not None]

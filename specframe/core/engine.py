@@ -134,7 +134,8 @@ class Engine:
             self._inside = True
             try:
                 self._reap()
-                self._admit()
+                if self._queue:
+                    self._admit()
                 self._stepper.step(self._running)
             finally:
                 self._inside = False

@@ -18,7 +18,7 @@ Reason: TypeAlias = Literal[
     "pays",
     "explores",  # a width that may cost less than is known
     "does-not-pay",
-    "not-asked",  # what drafting takes would not pay either
+    "not-asked",  # what drafting takes would not pay either, or the drafts before were far from it
     "nothing-proposed",
     "no-room",
     "fixed",  # the request asked for a length

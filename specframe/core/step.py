@@ -35,19 +35,17 @@ MAX_RIDING = 8
 
 
 @attrs.define(eq=False)
-class _Work:
+class _Work(InFlight):
     """One request in the batch of this step."""
 
-    active: ActiveRequest
-    slot: Slot
-    item: InFlight
+    active: ActiveRequest = attrs.field(kw_only=True)
     processed: bool = False
     """Its drafter has seen what was decoded."""
 
     def verify(self, draft: Sequence[int]) -> None:
         """Have ``draft`` verified."""
-        self.item.draft = draft
-        self.item.n_outputs = len(draft) + 1
+        self.draft = draft
+        self.n_outputs = len(draft) + 1
 
 
 class Stepper:
@@ -129,7 +127,7 @@ class Stepper:
         if keeps and n_past < n_prompt - limits.tail:
             width = min(width, limits.interval, n_prompt - limits.tail - n_past)
         chunk = slot.tokens[n_past : n_past + width]
-        work = [_Work(active, slot, InFlight(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending)))]
+        work = [_Work(slot, chunk, n_outputs=int(len(chunk) == slot.n_pending), active=active)]
         self._run(work, "prompt", "prompt", drafting=active.drafter is not None)
         if keeps and active.error is None and n_past < slot.n_past <= n_prompt - limits.tail:
             started = self._clock()
@@ -148,7 +146,7 @@ class Stepper:
 
     def _decode(self, going: Sequence[tuple[ActiveRequest, Slot]]) -> None:
         started = self._clock()
-        work = [_Work(active, slot, InFlight(slot, slot.tokens[slot.n_past :])) for active, slot in going]
+        work = [_Work(slot, slot.tokens[slot.n_past :], active=active) for active, slot in going]
         drafting = any(active.drafter is not None for active, _ in going)
         drafts, checkpoint_s = self._propose(work, started) if drafting else ((), 0.0)
         self._run(work, "target_submit", "target_wait", drafting=drafting, drafts=drafts, checkpoint_s=checkpoint_s)
@@ -179,7 +177,7 @@ class Stepper:
         return Candidate(
             seq=w.slot.seq,
             n_past=w.slot.n_past,
-            n_rows=len(w.item.tokens),
+            n_rows=len(w.tokens),
             budget=0 if active.drafter is None else max(0, self._draft_budget(w, n_sharing)),
             checkpoint_over=None if self._info.rollback is Rollback.TRUNCATE else self._info.rollback_depth,
             fixed=active.request.draft_length,
@@ -187,16 +185,16 @@ class Stepper:
 
     def _draft_budget(self, w: _Work, n_sharing: int) -> int:
         """Most draft tokens that can be verified now: budget, context, batch, logits rows, exact width, rollback."""
-        if len(w.item.tokens) > MAX_RIDING:
+        if len(w.tokens) > MAX_RIDING:
             return 0
         info = self._info
         budget = min(
             w.active.n_left - 1,
-            info.n_batch // n_sharing - len(w.item.tokens),
+            info.n_batch // n_sharing - len(w.tokens),
             self._max_outputs // n_sharing - 1,
         )
         if info.exact_width is not None:
-            budget = min(budget, info.exact_width - len(w.item.tokens))
+            budget = min(budget, info.exact_width - len(w.tokens))
         if info.rollback is Rollback.BOUNDED and not (info.checkpoints and w.active.checkpoints_work):
             budget = min(budget, info.rollback_depth)
         return budget
@@ -215,7 +213,7 @@ class Stepper:
                     w.active.deactivate(f"strategy-error: {result}")
                 elif result.parts:
                     candidate.proposal = self._take(w, result)
-                    candidate.parts = w.item.parts
+                    candidate.parts = w.parts
                     longest = max(longest, len(candidate.proposal))
             calls.append(DraftCall(seqs=[r.seq for r in requests], longest=longest, seconds=seconds))
         return calls
@@ -235,20 +233,20 @@ class Stepper:
                 )
         if not proposal.ids or not active.allows(proposal.ids[0]):
             return ()
-        w.item.parts = proposal.parts
+        w.parts = proposal.parts
         return proposal.ids
 
     def _checkpoint(self, work: Sequence[_Work]) -> None:
         """Save what could not be cut after a rejection; without room drafts get as short as can be cut, or end."""
         depth = self._info.rollback_depth if self._info.rollback is Rollback.BOUNDED else 0
         for w in work:
-            if len(w.item.draft) <= depth:
+            if len(w.draft) <= depth:
                 continue
             stats = w.active.stats
             try:
-                w.item.checkpoint = self._target.checkpoint(w.slot.seq)
+                w.checkpoint = self._target.checkpoint(w.slot.seq)
             except (BackendError, MemoryError) as error:
-                w.verify(w.item.draft[:depth])
+                w.verify(w.draft[:depth])
                 if depth:
                     log.warning("no room for a checkpoint; drafts of this request end at %d tokens: %s", depth, error)
                     w.active.checkpoints_work = False
@@ -256,7 +254,7 @@ class Stepper:
                     w.active.deactivate(f"checkpoint-failed: {error}")
                 continue
             stats.checkpoints += 1
-            stats.checkpoint_bytes = max(stats.checkpoint_bytes, w.item.checkpoint.n_bytes)
+            stats.checkpoint_bytes = max(stats.checkpoint_bytes, w.checkpoint.n_bytes)
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
@@ -277,14 +275,14 @@ class Stepper:
         """
         clock = self._clock
         n_context = sum([w.slot.n_past for w in work])
-        transaction = Transaction(self._target, [w.item for w in work])
+        transaction = Transaction(self._target, work)
         try:
             with transaction:
                 t0 = clock()
                 transaction.submit()
                 t1 = clock()
                 rows = self._target.logits()
-                transaction.decoded()
+                transaction.decoded = True
                 t2 = clock()
                 if drafting:
                     self._process(work)
@@ -307,28 +305,28 @@ class Stepper:
             if drafting or prompt:
                 self._scheduler.record(
                     StepReport(
-                        n_rows=sum([len(w.item.tokens) + len(w.item.draft) for w in work]),
+                        n_rows=sum([len(w.tokens) + len(w.draft) for w in work]),
                         n_context=n_context,
                         target_s=t2 - t0,
                         process_s=t3 - t2,
                         accept_s=t4 - t3,
                         rollback_s=t5 - t4,
                         checkpoint_s=checkpoint_s,
-                        n_checkpoints=sum([w.item.checkpoint is not None for w in work]) if checkpoint_s else 0,
+                        n_checkpoints=sum([w.checkpoint is not None for w in work]) if checkpoint_s else 0,
                         drafts=drafts,
-                        verified=() if prompt else [_verified(w) for w in work],
+                        verified=[] if prompt else [_verified(w) for w in work],
                     )
                 )
         finally:
-            self._conclude(work, decoded=transaction.is_decoded, drafting=drafting)
+            self._conclude(work, decoded=transaction.decoded, drafting=drafting)
 
     def _conclude(self, work: Sequence[_Work], *, decoded: bool, drafting: bool) -> None:
         """What holds after every batch, also one that was interrupted: all that was committed is counted and told."""
         for w in work:
             active = w.active
-            if w.item.rollback is not None:
-                active.stats.count_rollback(w.item.rollback)
-            active.error = active.error or w.item.error
+            if w.rollback is not None:
+                active.stats.count_rollback(w.rollback)
+            active.error = active.error or w.error
             active.deliver()
             if decoded and not w.processed and active.drafter is not None and active.drafter.processes:
                 # It missed tokens that memory keeps: whatever it holds of this sequence is of no use any more.
@@ -348,10 +346,10 @@ class Stepper:
     def _verify(self, work: Sequence[_Work], rows: Logits) -> None:
         offset = 0
         for w in work:
-            n = w.item.n_outputs
+            n = w.n_outputs
             if n:
                 try:
-                    verify(w.active, w.item, rows, offset)
+                    verify(w.active, w, rows, offset)
                 except Exception as error:  # noqa: BLE001 -- a callback of this request raised; the others go on
                     w.active.error = error
             offset += n
@@ -359,7 +357,7 @@ class Stepper:
     def _observe(self, work: Sequence[_Work]) -> None:
         """Tell strategies and observers what was committed."""
         seen = bool(self._observers)
-        outcomes = [(w, _outcome(w)) for w in work if w.item.n_committed and (seen or w.active.drafter is not None)]
+        outcomes = [(w, _outcome(w)) for w in work if w.n_committed and (seen or w.active.drafter is not None)]
         for drafter, group in _by_drafter(outcomes):
             try:
                 errors = drafter.observe([outcome for _, outcome in group])
@@ -376,12 +374,11 @@ class Stepper:
 
 
 def _verified(w: _Work) -> Verified:
-    committed = w.slot.tokens[len(w.slot.tokens) - w.item.n_committed :]
-    return Verified(seq=w.slot.seq, committed=committed)
+    return Verified(seq=w.slot.seq, committed=w.slot.tokens[len(w.slot.tokens) - w.n_committed :])
 
 
 def _outcome(w: _Work) -> Outcome:
-    return Outcome(w.slot.seq, w.item.draft, w.item.n_matched, w.active.history, w.item.n_committed)
+    return Outcome(w.slot.seq, w.draft, w.n_matched, w.active.history, w.n_committed)
 
 
 def _by_drafter(pairs: Sequence[tuple[_Work, _T]]) -> list[tuple[Drafter, list[tuple[_Work, _T]]]]:

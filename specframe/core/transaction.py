@@ -50,12 +50,13 @@ class InFlight:
 
 
 class Transaction:
-    """``with Transaction(...) as t: t.submit(); t.decoded(); ...commit...`` and memory is right afterwards."""
+    """``with Transaction(...) as t: t.submit(); t.decoded = True; ...commit...`` and memory is right afterwards."""
 
     def __init__(self, target: Target, entries: Sequence[InFlight]) -> None:
         self._target = target
         self._entries = entries
-        self._decoded = False
+        self.decoded = False
+        """The logits are there: memory holds every token of the batch; if not, the sequences are where they were."""
         self._submitted = False
 
     def __enter__(self) -> Self:
@@ -69,22 +70,13 @@ class Transaction:
             item.slot.in_flight = True
         self._target.decode(batch)
 
-    def decoded(self) -> None:
-        """The logits are there: memory holds every token of the batch."""
-        self._decoded = True
-
-    @property
-    def is_decoded(self) -> bool:
-        """Whether :meth:`decoded` was reached; if not, the sequences are where they were before."""
-        return self._decoded
-
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         if not self._submitted:
             return
         interrupt: BaseException | None = None
         for item in self._entries:
             try:
-                if self._decoded:
+                if self.decoded:
                     self._settle(item)
                 else:
                     self._undo(item)

@@ -10,7 +10,7 @@ import pytest
 
 from specframe.core.cost_aware import CostAware
 from specframe.core.costs import CostModel
-from tests.support.simulator import CURVES, Constant, Copying, Cost, Drifting, Fixed, Machine, simulate
+from tests.support.simulator import CURVES, Constant, Copying, Cost, Drafts, Drifting, Fixed, Machine, simulate
 
 N = 1500
 LONGEST = 16
@@ -138,6 +138,36 @@ def test_copied_passages_gain_more_than_any_fixed_length_brings(curve: str) -> N
     assert run.gain >= 0.9 * max(1.0, *fixed)
     if curve.startswith("cpu"):
         assert run.gain > 1.1 * max(1.0, *fixed)
+
+
+class Asked:
+    """Counts how often it is asked for drafts."""
+
+    def __init__(self, drafts: Drafts) -> None:
+        self._drafts = drafts
+        self.n_calls = 0
+
+    def draft(self, n_emitted: int, limit: int, dice: random.Random) -> tuple[int, int]:
+        self.n_calls += 1
+        return self._drafts.draft(n_emitted, limit, dice)
+
+    def matched(self, n_emitted: int) -> int:
+        return self._drafts.matched(n_emitted)
+
+
+def test_hopeless_drafts_are_asked_for_now_and_then_unless_they_are_copied() -> None:
+    machine = Machine(target=CURVES["cpu q4_1"], draft=lambda n: 5e-6, noise=0.03)
+    guessed, copied = Asked(Constant(0.0, 8)), Asked(Copying(1, 10_000, misled=1.0))
+    for drafts in (guessed, copied):
+        simulate(CostAware(), machine, [drafts], n_tokens=N)
+    assert guessed.n_calls < 0.2 * N
+    assert copied.n_calls > 0.9 * N
+
+
+def test_hopeless_drafts_that_come_right_are_noticed_soon() -> None:
+    machine = Machine(target=CURVES["cpu q4_0"], draft=lambda n: 5e-6, noise=0.03)
+    run = simulate(CostAware(), machine, [Drifting(Constant(0.0, 8), Constant(0.95, 8), N)], n_tokens=2 * N)
+    assert (N - 100) / run.seconds_between(N + 100, 2 * N) >= 0.9 * max(speeds(machine, 0.95)[:9])
 
 
 @pytest.mark.parametrize("seed", [*range(12), 535])  # the last one: a disturbed timing of a width seen once
