@@ -99,6 +99,7 @@ def _measured(rows: list[Row]) -> dict[str, Any]:
         "speed-up": each(lambda row: spread(row.speed_up, 2) or "not measured"),
         "TTFT, ms": each(lambda row: round(row.ttft.median * 1e3)),
         "proposed": stats("drafted"),
+        "verified": stats("verified"),
         "accepted": each(lambda row: row.first.accepted),
         "acceptance rate": each(lambda row: _drafted(row.acceptance, 3)),
         "mean accepted length": each(lambda row: _drafted(row.mean_accepted_length, 2)),

@@ -17,6 +17,7 @@ SETTINGS = Settings(model="/models/tiny.gguf", library="lib.so", max_tokens=7)
 STATS: Mapping[str, Any] = {
     "steps": 3,
     "drafted": 5,
+    "verified": 4,
     "seconds": {**dict.fromkeys(PHASES, 0.002), "prompt": 0.5},
     "verified_per_position": [2, 2],
     "accepted_per_position": [2, 1],

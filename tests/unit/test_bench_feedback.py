@@ -112,9 +112,9 @@ def test_every_field_of_the_form_is_there_in_its_order() -> None:
     assert list(filled("ngram-k")) == [
         "specframe", "llama.cpp", "OS", "Python", "CPU", "GPU", "backend and build options", "target model", "MTP mode",
         "external model", "strategy", "draft_n_max", "draft_p_min", "n_ctx", "n_batch", "GPU layers", "sampling",
-        "ordinary speed, tokens/s", "drafted speed, tokens/s", "speed-up", "TTFT, ms", "proposed", "accepted",
-        "acceptance rate", "mean accepted length", "rollbacks", "checkpoint mode and timing", "output", "peak RAM, MB",
-        "peak VRAM, MB", "warnings", "observations",
+        "ordinary speed, tokens/s", "drafted speed, tokens/s", "speed-up", "TTFT, ms", "proposed", "verified",
+        "accepted", "acceptance rate", "mean accepted length", "rollbacks", "checkpoint mode and timing", "output",
+        "peak RAM, MB", "peak VRAM, MB", "warnings", "observations",
     ]  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_what_was_measured_is_filled_in() -> None:
     assert fields["ordinary speed, tokens/s"] == {"prose": "90.0 (80.0-100.0)"}
     assert fields["drafted speed, tokens/s"] == {"prose": "200.0"}
     assert fields["speed-up"] == {"prose": "2.00"}
-    assert (fields["proposed"], fields["accepted"]) == ({"prose": 5}, {"prose": 3})
+    assert (fields["proposed"], fields["verified"], fields["accepted"]) == ({"prose": 5}, {"prose": 4}, {"prose": 3})
     assert fields["rollbacks"] == {"prose": {"truncate": 1}}
     assert fields["checkpoint mode and timing"] == {"prose": "truncate; 2 taken in 2.0 ms"}
     assert fields["output"] == {"prose": "the same"}
