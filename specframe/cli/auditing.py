@@ -120,7 +120,7 @@ def _print_sweep(settings: list[Audit], *, as_json: bool) -> None:
 
     best = recommended(settings)
     if as_json:
-        print_json({"settings": [found.to_dict() for found in settings], "recommended": best.settings})
+        print_json({"settings": [found.to_dict() for found in settings], "recommended": best.to_dict()})
         return
     widths = [str(row.width) for row in settings[0].rows]
     print_table(
