@@ -106,6 +106,7 @@ class _RequestDrafter:
 
     def __init__(self, cls: type[Strategy], spec: StrategySpec, context: StrategyContext) -> None:
         self._cls, self._spec, self._context = cls, spec, context
+        self._name, self._label, self._n_vocab = spec.name, spec.label, context.target.n_vocab
         self._live: dict[int, Strategy] = {}
         self.layers: Sequence[int] = ()
         self.processes = False
@@ -116,25 +117,24 @@ class _RequestDrafter:
             self._live[seq] = strategy
             strategy.begin(history)
 
-        return _guard(self._spec.name, "begin", start) or n_held
+        return _guard(self._name, "begin", start) or n_held
 
     def process(self, batch: Sequence[Decoded]) -> None:
         """Strategies that draft from tokens alone have nothing to process."""
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Proposal | StrategyError]:
-        n_vocab, spec = self._context.target.n_vocab, self._spec
         results: list[Proposal | StrategyError] = []
         for request in requests:
             try:
                 strategy = self._live[request.seq]
-                budget = request.budget
-                if strategy.max_draft is not None:
-                    budget = min(budget, strategy.max_draft)
+                limit = strategy.max_draft
+                budget = request.budget if limit is None else min(request.budget, limit)
                 raw = strategy.draft(request)
-                proposal = Proposal.of(raw, budget=budget, n_vocab=n_vocab, strategy=spec.name, label=spec.label)
-                results.append(proposal)
+                results.append(
+                    Proposal.of(raw, budget=budget, n_vocab=self._n_vocab, strategy=self._name, label=self._label)
+                )
             except Exception as error:  # noqa: BLE001 -- see _guard
-                results.append(_blame(spec.name, "draft", error))
+                results.append(_blame(self._name, "draft", error))
         return results
 
     def observe(self, outcomes: Sequence[Outcome]) -> list[StrategyError | None]:
@@ -143,7 +143,7 @@ class _RequestDrafter:
             try:
                 self._live[outcome.seq].observe(outcome)
             except Exception as error:  # noqa: BLE001 -- see _guard
-                errors.append(_blame(self._spec.name, "observe", error))
+                errors.append(_blame(self._name, "observe", error))
             else:
                 errors.append(None)
         return errors
@@ -155,7 +155,7 @@ class _RequestDrafter:
 
     def end(self, seq: int) -> Mapping[str, str]:
         strategy = self._live.pop(seq, None)
-        if strategy is not None and (error := _guard(self._spec.name, "close", strategy.close)):
+        if strategy is not None and (error := _guard(self._name, "close", strategy.close)):
             log.warning("%s", error)
         return {}
 

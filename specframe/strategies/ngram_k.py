@@ -94,14 +94,14 @@ class NgramK(NgramStrategy):
         history, n = request.history, self._n
         if len(history) <= n:
             return ()
-        key, tokens = self._index(history), request.tokens
+        key = self._index(history)
         if request.ahead:
-            key = tuple(tokens[-n:])
+            key = tuple(request.tokens[-n:])
         digest = hash(key)
         starts = self._starts.get(digest)
         if starts is None or len(starts) < self._min_hits or tuple(history[starts[0] : starts[0] + n]) != key:
             return ()
-        length = min(self._m, request.budget)
+        length, tokens = min(self._m, request.budget), request.tokens
         if len(starts) > 1 and self._rejected.get(digest):
             agreed = self._agreement(tokens, starts[0] + n, starts[1] + n)
             if agreed == self._m and not request.ahead:
