@@ -49,6 +49,8 @@ _OFFERED = 0.95
 _ASSUMED = 2.0
 #: An exponent from elsewhere counts like this many passages that came to their end.
 _ENDS = 4.0
+#: Steps for which it is not considered to ask a strategy that is not worth it: more with each guess that is all wrong.
+SHORTEST_REST, _LONGEST_REST = 8, 512
 #: How much older drafts of a request, and of all requests of a strategy, count with each new one.
 _KEEP_OWN, _KEEP_SHARED = 0.95, 0.99
 #: What is known from elsewhere counts like this many tokens of a range.
@@ -108,10 +110,14 @@ class Counts:
             chances.append(chance)
         return chances
 
-    def updated(self, prior: Sequence[float]) -> list[float]:
-        """``prior`` with what was counted here."""
+    def updated(self, prior: Sequence[float], *, hopeful: bool = False) -> list[float]:
+        """``prior`` with what was counted here; if ``hopeful`` a standard deviation better."""
         weight = _SHARED * self._unit
-        return [(r + weight * p) / (t + weight) for t, r, p in zip(self.tried, self.right, prior, strict=False)]
+        chances = [(r + weight * p) / (t + weight) for t, r, p in zip(self.tried, self.right, prior, strict=False)]
+        if hopeful:
+            n = [t / self._unit + _SHARED for t in self.tried[: len(chances)]]
+            chances = [min(1.0, p + math.sqrt(p * (1 - p) / n)) for p, n in zip(chances, n, strict=True)]
+        return chances
 
 
 @attrs.frozen
@@ -142,6 +148,8 @@ class Experience:
     """How often it proposes so many tokens when it is asked for them."""
     latest: tuple[Kind, int] = ((), 0)
     """Who made its latest guess, and how many tokens before that agreed."""
+    rest: int = SHORTEST_REST
+    """Steps for which it is not considered to ask it when it is not worth it."""
 
     def offered(self, n_asked: int, n_offered: int) -> None:
         """It was asked for ``n_asked`` tokens."""
@@ -171,8 +179,6 @@ class Track:
     """Seconds of one call of its strategy, whatever it proposes."""
     drafts: Curve = attrs.field(factory=Curve)
     """The same by the tokens of its longest proposal and one."""
-    asked: bool = False
-    """Its strategy was asked for the latest batch."""
     n_behind: int | None = None
     """Tokens that were committed since it was asked last, which it may have to go through; None: not counted yet."""
     pause: int = 0
@@ -194,6 +200,12 @@ class Track:
         """A guess is being compared."""
         return self._at < len(self._guess)
 
+    def considered(self, *, pays: bool) -> None:
+        """It was considered to ask the strategy."""
+        if pays:
+            self.strategy.rest = SHORTEST_REST
+        self.pause = 0 if pays else self.strategy.rest - 1
+
     def guess(self, proposal: Sequence[int], kind: Kind, matched: int) -> None:
         """Compare ``proposal`` with what is committed from here on, instead of an earlier one."""
         self._guess, self._at, self._matched, self._kind = proposal, 0, matched, kind
@@ -212,14 +224,17 @@ class Track:
             own.add(at, right=right)
             shared.add(at, right=right)
             if not right:
+                if not self._at:
+                    self.strategy.rest = min(2 * self.strategy.rest, _LONGEST_REST)
                 self._guess, self._at = (), 0
                 return
             self._at += 1
             if not self.comparing:
+                self.strategy.rest, self.pause = SHORTEST_REST, 0
                 return
 
-    def survival(self, n: int, kind: Kind | None = None, matched: int = 0) -> Survival:
-        """Chances of a draft of ``n`` tokens that begins now.
+    def survival(self, n: int, kind: Kind | None = None, matched: int = 0, *, hopeful: bool = False) -> Survival:
+        """Chances of a draft of ``n`` tokens that begins now; the best that can be hoped for if ``hopeful``.
 
         Without ``kind`` it is not made yet, and probably like the latest one.
         """
@@ -233,9 +248,9 @@ class Track:
             chances = shared.updated([math.exp(-exponent * longer) for longer in _LONGER[:n_ranges]])
         else:
             chances = shared.chances(n_ranges)
-        return Survival.of(own.updated(chances), first, n)
+        return Survival.of(own.updated(chances, hopeful=hopeful), first, n)
 
-    def survival_if(self, offering: Survival) -> Survival:
+    def survival_if(self, offering: Survival, *, hopeful: bool = False) -> Survival:
         """Chances that a draft position is proposed and right."""
-        right = self.survival(len(offering.all_right)).all_right
+        right = self.survival(len(offering.all_right), hopeful=hopeful).all_right
         return Survival(list(map(mul, right, offering.all_right)))

@@ -10,31 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from specframe.core.acceptance import LONGEST, Experience, Kind, Track
+from specframe.core.acceptance import LONGEST, SHORTEST_REST, Experience, Kind, Track
 from specframe.core.costs import MOST_HOPE, CostModel, Curve, recent
 from specframe.core.planning import Batch, Seat
 from specframe.core.scheduler import Candidate, DraftCall, Reason, SchedulerStats, StepReport, reason_without_choice
 
 #: Share of the time that may be spent on trying what does not pay as far as is known.
 EXPLORING = 0.01
-#: What may be spent on that before any time has passed, and what can be saved up, in plain steps.
+#: The same, when a draft model that is tried has to go through what it missed, for that and for all other trying.
+CATCHING_UP = 0.02
+#: What may be spent on it before any time has passed, and what can be saved up for exploring, in plain steps.
 _FIRST_CREDIT = 3.0
 _MOST_CREDIT = 10.0
-#: What an attempt is held to have cost at most, in plain steps: a timing may be disturbed by anything.
-_MOST_DEBT = 100.0
-#: Share of what catching up takes that is earned before it is done.
-_EARNED_BEFORE = 1 / 6
-#: Drafts that are tried out in a row: before the first one, a draft model goes through what was committed meanwhile.
-_IN_A_ROW = 4
+#: A draft model that missed so few tokens has nothing to catch up with: a step may commit as many.
+_CLOSE = 8
 #: Drafting that takes less than this share of a plain step is not worth thinking about.
 _CHEAP = 0.01
 #: Tokens to ask a strategy for until it is known what its drafts take.
 _FIRST_ASKED = 8
 #: Drafting begins where it promises more than this, in units of plain decoding, and ends where it promises less.
 _BEGIN, _END = 1.03, 0.99
-#: Steps after which it is considered again whether drafts that take time would pay: without them little is learnt.
-#: The same for drafts that promise less than this, in units of plain decoding, because weighing them takes time.
-_PAUSE = 8
+#: Drafts that cost next to nothing and promise less than this, in units of plain decoding, pause: weighing takes time.
 _HOPELESS = 0.9
 #: So many plain steps are measured one by one, and one of so many afterwards: little is new in them.
 _ALL, _FEW = 64, 4
@@ -54,16 +50,16 @@ class CostAware:
         self._known: dict[str, Experience] = {}
         self._tracks: dict[int, Track] = {}
         self._credit_s: float | None = None
-        self._saving_s = 0.0
-        """Credit that is needed for drafts to be tried out again."""
-        self._debt_s = 0.0
-        """What drafts that take time cost more than they brought and than was spent on them, and is not yet earned."""
+        """For exploring; None: nothing was measured yet."""
+        self._elapsed_s = 0.0
+        self._tried_s = 0.0
+        """Of it, what was spent on trying things out, catching up included."""
         self._asked: dict[int, int] = {}
         """Sequences of the coming batch whose strategies were asked, and for how many tokens."""
         self._costly: set[str] = set()
         """Strategies that were asked although drafting takes its time."""
-        self._spent_s = 0.0
-        """Of the credit, on drafts of the coming batch."""
+        self._paying: set[str] = set()
+        """Those of them that are expected to bring more than that."""
         self._all_cheap = True
         """Strategies asked for the coming batch are known to cost next to nothing."""
         self._n_plain = 0
@@ -85,7 +81,7 @@ class CostAware:
         costly: dict[str, list[int]] = {}
         self._costly.clear()
         self._all_cheap = True
-        self._spent_s = 0.0
+        self._paying.clear()
         cheap_s = _CHEAP * self._target(batch).scale.value
         for i, c in enumerate(batch):
             track = self._tracks.get(c.seq)
@@ -126,8 +122,9 @@ class CostAware:
         if whole.comparable:  # else plain steps come first, to know what a row costs
             self._costly.add(key)
             limits = self._expected_best(whole, key, group, tracks)
+            pays = key in self._paying
             for track in tracks:
-                track.pause = 0 if any(limits) else _PAUSE - 1
+                track.considered(pays=pays)
         return limits
 
     def _expected_best(self, whole: Batch, key: str, group: Sequence[Candidate], tracks: Sequence[Track]) -> list[int]:
@@ -135,29 +132,35 @@ class CostAware:
         offering = tracks[0].strategy.offering(max(c.budget for c in group))
         drafts = tracks[0].drafts
         drafting_s = [drafts.at(round(n_drafted) + 1) for n_drafted in offering.gained]
-        seats = [
-            Seat(track.survival_if(offering), min(len(drafting_s), c.budget), c.checkpoint_over)
-            for c, track in zip(group, tracks, strict=True)
+
+        def seats(*, hopeful: bool = False) -> list[Seat]:
+            return [
+                Seat(track.survival_if(offering, hopeful=hopeful), min(len(drafting_s), c.budget), c.checkpoint_over)
+                for c, track in zip(group, tracks, strict=True)
+            ]
+
+        likely = seats()
+        best = whole.best(likely, drafting_s=drafting_s)
+        takes_s = drafting_s[max(best.lengths) - 1]
+        if best.speed <= _margin(tracks) * whole.plain().speed:
+            if not self._may_try(key, tracks, whole.target.scale.value):
+                return [0] * len(group)
+            self._pay(takes_s)
+            return list(best.lengths)
+        self._paying.add(key)
+        # Another length may be better than is known: as widths may cost less, as guesses may be right more often where
+        # few were made, or as the machine does single rows faster by now.
+        idle = whole.plain(hopeful=True)
+        hopes = [
+            whole.best(likely, drafting_s=drafting_s, hopeful=True),
+            whole.best(seats(hopeful=True), drafting_s=drafting_s),
         ]
-        best, plain = whole.best(seats, drafting_s=drafting_s), whole.plain()
-        nothing = [0] * len(group)
-        pays = best.speed > _margin(tracks) * plain.speed
-        known = best if pays else plain
-        hopes = [whole.best(seats, drafting_s=drafting_s, hopeful=True), whole.plain(hopeful=True)]
         hope = max(hopes, key=lambda plan: plan.speed)
-        draft_s = drafting_s[max(best.lengths) - 1]
-        follows = pays or all(track.asked for track in tracks)
-        if not follows and not self._may_begin(key, group, draft_s, whole.target.scale.value):
-            return nothing
-        lengths: Sequence[int] = nothing
-        if hope.speed > _PROMISING * known.speed and self._spend(whole.regret(hope, known)):
-            lengths = hope.lengths or nothing
-        elif pays:
-            lengths = best.lengths
-        elif self._spend(draft_s):
-            self._spent_s += draft_s
-            lengths = best.lengths
-        return list(lengths)
+        promising = _PROMISING * best.speed
+        if idle.speed > max(hope.speed, promising) and self._spend(whole.regret(idle, best)):
+            return [0] * len(group)
+        more_s = drafting_s[max(hope.lengths) - 1] - takes_s
+        return list(hope.lengths if hope.speed > promising and self._spend(more_s) else best.lengths)
 
     # -- after drafting -----------------------------------------------------------------------------------------------
 
@@ -190,14 +193,15 @@ class CostAware:
             for c, track in zip(choice, tracks, strict=True)
         ]
         spent = 0.0
-        for key in self._costly:
+        for key in self._paying:
             longest = [len(c.proposal) for c, track in zip(choice, tracks, strict=True) if track.key == key]
             spent += self.costs.draft(key).at(1 + max(longest)) if longest else 0.0
         plain, best = whole.plain(spent), whole.best(seats, overhead_s=spent)
         for c, track in zip(choice, tracks, strict=True):
             track.stats.expected_plain, track.stats.expected_drafted = plain.speed, best.speed
-            if best.speed < _HOPELESS * plain.speed and not _matched(c):  # a passage that is repeated may begin now
-                track.pause = _PAUSE - 1
+            hopeless = track.key not in self._costly and best.speed < _HOPELESS * plain.speed
+            if hopeless and not _matched(c):  # a passage that is repeated may begin now
+                track.pause = SHORTEST_REST - 1
         pays = best.speed > _margin(tracks) * plain.speed
         wanted = _PROMISING * (best if pays else plain).speed
         if pays and plain.speed * MOST_HOPE > wanted:
@@ -227,6 +231,7 @@ class CostAware:
         costs = self.costs
         if not report.verified:
             costs.batch(report.n_context + report.n_rows).measure_prompt(report.n_rows, report.target_s)
+            self._elapsed_s += report.target_s
             return
         curve = costs.batch(report.n_context / len(report.verified))
         if learns := report.n_rows > len(report.verified) or not self._all_cheap or self._is_due():
@@ -243,8 +248,7 @@ class CostAware:
         asked = {seq for call in report.drafts for seq in call.seqs}
         for v in report.verified:
             if (track := self._tracks.get(v.seq)) is not None:
-                track.asked = v.seq in asked
-                track.n_behind = len(v.committed) + (0 if track.asked else track.n_behind or 0)
+                track.n_behind = len(v.committed) + (0 if v.seq in asked else track.n_behind or 0)
                 track.committed(v.committed)
 
     def _is_due(self) -> bool:
@@ -259,13 +263,15 @@ class CostAware:
         key, seconds, level, curve = tracks[0].key, call.seconds, tracks[0].call, tracks[0].drafts
         # The first draft, of a request or after a pause, also goes through all that was committed before it. That is
         # not what drafts cost, only a limit to it.
-        follows = all(track.asked for track in tracks)
-        n_behind = sum(track.n_behind or 0 for track in tracks)
-        if not follows and curve.known and n_behind:
-            self.costs.catching_up(key).measure((seconds - curve.at(call.longest + 1)) / n_behind)
-        if follows or seconds < level.value:
+        n_behind = _n_behind(tracks)
+        if n_behind and level.known:  # else it was the first one of all, which may have set things up
+            catching_up, draft_s = self.costs.catching_up(key), curve.at(call.longest + 1)
+            if seconds > 2 * draft_s:  # else the difference says little
+                catching_up.measure((seconds - draft_s) / n_behind)
+            self._tried_s += catching_up.value * n_behind
+        if not n_behind or seconds < level.value:
             level.measure(seconds)
-        if follows or seconds < curve.at(call.longest + 1):
+        if not n_behind or seconds < curve.at(call.longest + 1):
             curve.measure(call.longest + 1, seconds)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -295,41 +301,34 @@ class CostAware:
 
     def _earn(self, report: StepReport, target: Curve) -> None:
         """A share of what a step took may be spent on trying things out."""
-        plain_s = target.scale.value
-        if self._credit_s is None:
-            self._credit_s = _FIRST_CREDIT * plain_s
         took = report.target_s + report.process_s + report.accept_s + report.rollback_s
-        if self._costly and report.drafts:
-            lost = took + report.checkpoint_s + sum(call.seconds for call in report.drafts) - self._spent_s
-            n_seq = len(report.verified)
-            lost -= target.at(n_seq) / n_seq * sum(len(v.committed) for v in report.verified)
-            self._debt_s = max(0.0, self._debt_s + lost)
-        self._debt_s = min(self._debt_s, _MOST_DEBT * plain_s) - EXPLORING * took
-        if self._debt_s > 0:  # what was saved for it pays first
-            paid = min(self._debt_s, max(0.0, self._credit_s - _MOST_CREDIT * plain_s))
-            self._debt_s -= paid
-            self._credit_s -= paid
-        else:
-            most = max(_MOST_CREDIT * plain_s, self._saving_s)
-            self._credit_s = min(most, self._credit_s - self._debt_s)
-            self._debt_s = 0.0
+        plain_s = target.scale.value
+        credit_s = _FIRST_CREDIT * plain_s if self._credit_s is None else self._credit_s
+        self._credit_s = min(_MOST_CREDIT * plain_s, credit_s + EXPLORING * took)
+        self._elapsed_s += took
 
-    def _may_begin(self, key: str, group: Sequence[Candidate], draft_s: float, plain_s: float) -> bool:
-        """Whether drafts may be tried out behind a pause: nothing is owed, and there is enough for a few of them."""
-        if self._debt_s or self._credit_s is None:
-            return False
-        several_s = min(_IN_A_ROW * draft_s, max(draft_s, _FIRST_CREDIT * plain_s))
-        # A part of what it takes to catch up is earned before, the rest afterwards.
-        first_s = self.costs.catching_up(key).value * sum(self._tracks[c.seq].n_behind or 0 for c in group)
-        self._saving_s = max(several_s, _EARNED_BEFORE * first_s)
-        return self._credit_s >= self._saving_s
+    def _may_try(self, key: str, tracks: Sequence[Track], plain_s: float) -> bool:
+        """Whether a strategy may be asked although that is not expected to pay, and go through what it missed."""
+        takes_s = self.costs.catching_up(key).value * _n_behind(tracks)
+        most_s = CATCHING_UP * self._elapsed_s + _FIRST_CREDIT * plain_s
+        return self._credit_s is not None and self._credit_s > 0 and (not takes_s or self._tried_s + takes_s <= most_s)
 
     def _spend(self, seconds: float) -> bool:
         """Try something out that costs this much more than it brings; False when that cannot be afforded."""
         if self._credit_s is None or self._credit_s < seconds:
             return False
-        self._credit_s -= max(0.0, seconds)
+        self._pay(max(0.0, seconds))
         return True
+
+    def _pay(self, seconds: float) -> None:
+        self._credit_s = (self._credit_s or 0.0) - seconds
+        self._tried_s += seconds
+
+
+def _n_behind(tracks: Sequence[Track]) -> int:
+    """Tokens that a draft model has to catch up with; 0 when it follows the text."""
+    n_behind = sum(track.n_behind or 0 for track in tracks)
+    return n_behind if n_behind > _CLOSE * len(tracks) else 0
 
 
 def _kind(candidate: Candidate) -> Kind:

@@ -79,13 +79,14 @@ class Level:
         """Take one measurement into account; 0 or less, which a coarse clock can say, is none."""
         if value <= 0:
             return
-        if not self.known:
-            self.log, self.variance = math.log(value), _UNSETTLED
+        log = math.log(value)
+        if not self.known or (self.variance >= _UNSETTLED and log < self.log):  # hardly ever is a timing too short
+            self.log, self.variance = log, _UNSETTLED
             return
         self.variance += _DRIFT
         spread = self.variance + _NOISE
         gain = self.variance / spread
-        self.log += gain * _clipped(math.log(value) - self.log, spread)
+        self.log += gain * _clipped(log - self.log, spread)
         self.variance *= 1 - gain
 
 
@@ -165,7 +166,7 @@ class Curve:
         if point is None:
             log = math.log(self._shape(width).mean[width - 1])
             point = self._points[width] = _Point(log, _UNKNOWN, self._step)
-        before = point.log
+        before, known = point.log, self._faded(point) < _KNOWN**2
         scale = self.scale
         scale.variance += _DRIFT
         point.variance = self._faded(point)
@@ -181,7 +182,8 @@ class Curve:
         if not point.surprised:  # else it was disturbed, or something changed, and has to be looked at again
             scale.variance *= 1 - of_scale
             point.variance *= 1 - of_point
-        if abs(point.log - before) > 0.01:  # noqa: PLR2004 -- a percent does not change decisions
+        # A percent does not change decisions, but that there is nothing left to find out does.
+        if abs(point.log - before) > 0.01 or known != (point.variance < _KNOWN**2):  # noqa: PLR2004
             self._table = None
 
     def measure_prompt(self, n_rows: int, seconds: float) -> None:
@@ -270,7 +272,8 @@ class Curve:
         except (KeyError, TypeError, ValueError) as error:
             msg = f"not a cost curve: {error!r}"
             raise ConfigError(msg) from error
-        return cls(scale, slope, points=points, n_singles=_PLAIN)
+        # So plain steps are looked at again soon: everything is compared with them.
+        return cls(scale, slope, points=points, n_singles=_PLAIN, single_step=-round(_UNKNOWN / _FADING_FIRST))
 
     def copy(self) -> Curve:
         """Another one to start from the same knowledge."""

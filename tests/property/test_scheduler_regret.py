@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import random
+import statistics
 from itertools import accumulate
 from typing import Any
 
+import attrs
 import pytest
 
 from specframe.core.cost_aware import CostAware
 from specframe.core.costs import CostModel
-from tests.support.simulator import CURVES, Constant, Copying, Cost, Drafts, Drifting, Fixed, Machine, simulate
+from tests.support.simulator import (
+    CURVES,
+    Constant,
+    Copying,
+    Cost,
+    Drafts,
+    Drifting,
+    Fixed,
+    Machine,
+    Run,
+    simulate,
+    table,
+)
 
 N = 1500
 LONGEST = 16
@@ -47,10 +61,10 @@ def emitted(chance: float, n: int) -> float:
     return 1 + sum(accumulate([chance] * n, lambda a, b: a * b))
 
 
-def speeds(machine: Machine, chance: float) -> list[float]:
+def speeds(machine: Machine, chance: float, longest: int = LONGEST) -> list[float]:
     """``[n]``: tokens per second with drafts of ``n`` tokens."""
     by_length = [1 / machine.target(1)]
-    for n in range(1, LONGEST + 1):
+    for n in range(1, longest + 1):
         tokens = emitted(chance, n)
         by_length.append(tokens / (machine.target(1 + n) + machine.draft(n) + machine.behind * tokens))
     return by_length
@@ -63,8 +77,7 @@ def test_wrong_drafts_cost_next_to_nothing(seed: int, model: bool) -> None:
     machine, requests = machine_of(dice, model=model), dice.choice([1, 5])
     for drafts in (Constant(0.0, LONGEST), Copying(1, 10_000, misled=1.0)):
         run = simulate(CostAware(), machine, [drafts], n_tokens=N, seed=seed, requests=requests)
-        # A model that is tried again has to catch up first.
-        assert run.gain >= (0.94 if machine.behind else 0.97)
+        assert run.gain >= 0.97
 
 
 @pytest.mark.parametrize("model", [False, True])
@@ -80,6 +93,39 @@ def test_steady_drafts_are_nearly_as_fast_as_with_the_best_length(seed: int, mod
     near = 0.94 if machine.draft(1) < 1e-5 else 0.9  # where asking costs, less is known
     assert tokens / seconds >= near * max(by_length), (sorted(settled)[len(settled) // 2], by_length)
     assert run.gain >= 0.96
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("n_max", [3, 8])
+def test_heads_that_pay_a_little_are_used_in_short_requests(n_max: int, known: bool) -> None:
+    """A model of 24 layers and its heads as measured: setting up the first draft takes as long as two steps."""
+    machine = Machine(
+        target=table({1: 8.0, 2: 13.3, 3: 17.7, 4: 21.4, 5: 25.0, 6: 28.2, 8: 34.5, 9: 38.0, 17: 62.0}),
+        draft=lambda n: 0.0006 + 0.00125 * n,
+        behind=0.00005,
+        opening=0.016,
+        prompt=0.3,
+        noise=0.05,
+        outliers=0.015,
+    )
+    drafts = [Constant(0.93, n_max)]
+
+    def request(scheduler: CostAware, seed: int) -> Run:
+        """The first one of a process, behind a short one to warm up."""
+        simulate(scheduler, machine, drafts, n_tokens=16, prompt=60, n_past=60, seed=seed)
+        set_up = attrs.evolve(machine, opening=0.0)
+        return simulate(scheduler, set_up, drafts, n_tokens=256, prompt=500, n_past=500, seed=seed + 100)
+
+    runs = []
+    for seed in range(40):
+        scheduler = CostAware()
+        if known:
+            request(scheduler, seed + 50)
+            scheduler = CostAware(CostModel.from_dict(scheduler.costs.to_dict()))
+        runs.append(request(scheduler, seed))
+    by_length = speeds(machine, 0.93, n_max)
+    assert statistics.median(run.gain for run in runs) >= 0.95 * max(by_length) / by_length[0]
+    assert min(sum(run.lengths) for run in runs) >= 10
 
 
 @pytest.mark.parametrize("curve", sorted(CURVES))

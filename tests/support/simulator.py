@@ -105,6 +105,10 @@ class Machine:
     process: Cost = lambda n: 0.0
     behind: float = 0.0
     """Seconds for each token that was committed since the strategy was asked last: it goes through them first."""
+    opening: float = 0.0
+    """Seconds that the first draft takes more than others."""
+    prompt: float = 0.8
+    """What the rows of a prompt take, in units of rows that are verified."""
     noise: float = 0.0
     """Standard deviation of the logarithm of a timing."""
     outliers: float = 0.0
@@ -154,12 +158,12 @@ def simulate(
     dice, noise = random.Random(seed), random.Random(seed + 1)
     run = Run()
     n_seq = len(drafts)
-    scheduler.record(
-        StepReport(n_rows=prompt, n_context=0, target_s=machine.timed(0.8 * machine.target(prompt), noise))
-    )
+    seconds = machine.timed(machine.prompt * machine.target(prompt), noise)
+    scheduler.record(StepReport(n_rows=prompt, n_context=0, target_s=seconds))
     emitted = [0] * n_seq
     since = 0
     behind = [prompt] * n_seq
+    opening = machine.opening
     for seq in range(n_seq):
         scheduler.begin(seq, f"strategy {seq}", SchedulerStats())
     while min(emitted) < n_tokens:
@@ -177,8 +181,8 @@ def simulate(
                 n, right[c.seq] = drafts[c.seq].draft(emitted[c.seq], limit, dice)
                 c.parts = (Part("drafts", n, n, drafts[c.seq].matched(emitted[c.seq])),)
                 c.proposal = [RIGHT] * right[c.seq] + [WRONG] * (n - right[c.seq])
-                seconds = machine.draft(n) + machine.behind * behind[c.seq]
-                behind[c.seq] = 0
+                seconds = machine.draft(n) + machine.behind * behind[c.seq] + opening
+                behind[c.seq], opening = 0, 0.0
                 run.seconds += seconds
                 calls.append(DraftCall(seqs=[c.seq], longest=n, seconds=machine.timed(seconds, noise)))
         lengths = scheduler.cut(batch)
