@@ -120,7 +120,7 @@ class Counts:
         return chances
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Survival:
     """Chances of the positions of one draft."""
 

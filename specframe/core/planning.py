@@ -12,7 +12,7 @@ from specframe.core.acceptance import Survival
 from specframe.core.costs import CostModel, Curve
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Seat:
     """What could be verified of one sequence."""
 
@@ -23,7 +23,7 @@ class Seat:
     """See :class:`~specframe.core.scheduler.Candidate`."""
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Plan:
     """A choice of lengths, and what is expected of it."""
 
@@ -38,7 +38,7 @@ class Plan:
         return self.tokens / self.seconds
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Batch:
     """What a batch is without drafts, and what its parts cost."""
 

@@ -71,7 +71,7 @@ class Candidate:
     """Which members of a combination proposed what of it, in order; one part when it is a single strategy."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class DraftCall:
     """One call of a strategy, for one or several sequences that share it."""
 
@@ -81,7 +81,7 @@ class DraftCall:
     seconds: float
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Verified:
     """What a step committed of one sequence."""
 
@@ -90,7 +90,7 @@ class Verified:
     """Tokens it appended."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class StepReport:
     """What one target batch was and what it took, in seconds; ``verified`` is empty for a chunk of a prompt."""
 
