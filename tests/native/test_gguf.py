@@ -338,6 +338,13 @@ FATAL_LATER: list[Damage] = [
         {"qwen35.rope.dimension_sections": (9, 9, 0, 0)},
         r"dimension_sections is \[9, 9, 0, 0\] and must",
     ),
+    (
+        "qwen35",
+        {"qwen35.rope.dimension_sections": (0, 0, 0, 0)},
+        r"dimension_sections is \[0, 0, 0, 0\] and must have",
+    ),
+    ("qwen35", {"qwen35.ssm.inner_size": 128}, r"ssm\.inner_size is 128 and must be ssm\.state_size \(16\) times"),
+    ("qwen3", {"qwen3.rope.dimension_count": 0}, r"rope\.dimension_count is 0 and must be even .* and above 0"),
     ("llama", {"output.weight": np.int64}, r"the tensor output\.weight is of type i64 and holds no weights"),
     ("llama", {"token_embd.weight": np.int32}, r"token_embd\.weight is of type i32 and holds no weights"),
     ("llama", {"blk.0.ffn_up.weight": np.int8}, r"ffn_up\.weight is of type i8 and holds no weights"),

@@ -20,6 +20,10 @@ _INDICES = ("d2t", "tid2eid")
 #: What states are multiplied with, added to or turned by element by element, or what slides over them.
 _ELEMENTWISE = re.compile(r"norm|conv1d|scale|rope_f|ssm_[ad]$|\.bias$")
 
+#: Architectures that always turn by several axes, and those with gated delta networks.
+_MULTI_AXIS = frozenset({"qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"})
+_DELTA_NETS = frozenset({"qwen3next", "qwen35", "qwen35moe"})
+
 _ROPE_SCALING = ("none", "linear", "yarn", "longrope")
 
 
@@ -44,6 +48,7 @@ def validate_loadable(file: GgufFile) -> None:
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise wrong(file, key, value, "be a number from 0 on")
     _check_rotation(file)
+    _check_recurrence(file)
     _check_types(file)
     _check_vocabulary(file)
 
@@ -123,14 +128,27 @@ def _check_rotation(file: GgufFile) -> None:
         key = f"{{arch}}.rope.dimension_count{suffix}"
         n_rot = file.get(key)
         size = file.get(f"{{arch}}.attention.key_length{suffix}") or file.get("{arch}.attention.key_length") or plain
-        if isinstance(n_rot, int) and isinstance(size, int) and (n_rot % 2 or not 0 <= n_rot <= size):
-            raise wrong(file, key, n_rot, f"be even and at most the size of an attention head ({size})")
+        if isinstance(n_rot, int) and isinstance(size, int) and (n_rot % 2 or not 0 < n_rot <= size):
+            raise wrong(file, key, n_rot, f"be even and at most the size of an attention head ({size}), and above 0")
     key, size = "{arch}.rope.dimension_sections", file.get("{arch}.attention.key_length") or plain
     sections = file.get(key)
     if isinstance(sections, tuple) and isinstance(size, int):
         whole = [section for section in sections if isinstance(section, int)]
         if sum(whole) > size or min(whole, default=0) < 0:
             raise wrong(file, key, list(sections), f"be sizes that fit into an attention head ({size}) together")
+        if file.arch in _MULTI_AXIS and not any(whole):
+            raise wrong(file, key, list(sections), "have at least one that is above 0")
+
+
+def _check_recurrence(file: GgufFile) -> None:
+    """Sizes that gated delta networks take for granted."""
+    inner, state, heads = (
+        file.integer(f"{{arch}}.ssm.{name}") for name in ("inner_size", "state_size", "time_step_rank")
+    )
+    if file.arch in _DELTA_NETS and None not in {inner, state, heads} and inner != (state or 0) * (heads or 0):
+        raise wrong(
+            file, "{arch}.ssm.inner_size", inner, f"be ssm.state_size ({state}) times ssm.time_step_rank ({heads})"
+        )
 
 
 def _check_types(file: GgufFile) -> None:
