@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from specframe.backends.llama import sampler as sampler_module
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.sampler import LlamaSampler
 from specframe.core.errors import BackendError, ClosedError, ConfigError
@@ -67,6 +68,20 @@ def test_greedy_is_the_argmax_without_a_candidate_array(model: Model) -> None:
         assert chosen.sample(a_row(seed)) == int(a_row(seed).argmax())
     assert chosen._candidates is None
     assert chosen._scratch is None
+
+
+def test_large_row_that_cannot_be_written_is_searched_where_it_is(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "_COPIED", N_VOCAB)
+    chosen = sampler(model, temperature=0.0)
+    for seed in range(3):
+        row = a_row(seed)
+        row.flags.writeable = False
+        assert chosen.sample(row) == int(row.argmax())
+    row = np.repeat(a_row(), 2)[::2]
+    row.flags.writeable = False
+    assert chosen.sample(row) == int(row.argmax())
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])

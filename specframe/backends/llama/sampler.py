@@ -18,6 +18,9 @@ from specframe.core.errors import BackendError, ClosedError, ConfigError
 from specframe.core.ports import Logits, TokenSampler
 from specframe.core.sampling import SamplingParams
 
+#: numpy looks for the largest number of a read-only row in a copy; from this size on it is quicker to go around that.
+_COPIED = 16384
+
 
 class LlamaSampler(TokenSampler):
     """Implements ``specframe.core.ports.TokenSampler``.
@@ -138,7 +141,7 @@ class LlamaSampler(TokenSampler):
         return row
 
     def _argmax(self, logits: Logits) -> int:
-        if not logits.flags.writeable and logits.flags.c_contiguous:  # numpy would look for it in a copy
+        if len(logits) >= _COPIED and not logits.flags.writeable and logits.flags.c_contiguous:
             ffi = self._library.ffi
             logits = np.frombuffer(ffi.buffer(ffi.from_buffer(logits)), logits.dtype)
         token = int(logits.argmax())
