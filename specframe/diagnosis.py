@@ -42,8 +42,8 @@ class RuntimeReport:
         if find_compiler() is None:
             way += " (needs a C++ compiler, and there is none)"
         advice = (
-            f"this build of llama.cpp makes no use of {', '.join(missed)}; one made for this machine is as fast for "
-            f"single tokens and up to twice as fast for prompts and for batches of 8 rows and more: {way}"
+            f"this build of llama.cpp makes no use of {', '.join(missed)}; one made for this machine is as fast "
+            f"or faster, depending on the weights, for prompts and wide batches above all: {way}"
         )
         return [advice]
 
