@@ -22,8 +22,8 @@ from specframe.core.validators import elements, flag, whole_number
 #: of that token's own row ``(n_vocab,)`` float32. Returns the row to sample from.
 LogitsProcessor: TypeAlias = Callable[[History, "np.ndarray[Any, np.dtype[np.float32]]"], Logits]
 
-#: ``(history, logits) -> stop?``: called after each committed token with the history ending in it and the row it came
-#: from.
+#: ``(history, logits) -> stop?``: called after each committed token with the history ending in it and a read-only copy
+#: of the row it came from.
 StoppingCriterion: TypeAlias = Callable[[History, Logits], bool]
 
 #: ``(tokens evaluated, tokens to evaluate)``, after each prompt chunk.

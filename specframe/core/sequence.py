@@ -170,7 +170,7 @@ class ActiveRequest:
             self._text.append(text)
         if self._stream.matched is not None:
             self.finish = (FinishReason.STOP, "stop-string")
-        elif request.stopping_criteria and any(criterion(self.history, row) for criterion in request.stopping_criteria):
+        elif request.stopping_criteria and self._met(row):
             self.finish = (FinishReason.STOP, "criterion")
         elif request.sampling.grammar is not None and self._sampler.finished():
             self.finish = (FinishReason.STOP, "grammar")
@@ -179,6 +179,11 @@ class ActiveRequest:
             self.finish = (FinishReason.LENGTH, "context-full" if full else "max-tokens")
         elif self.cancelled:
             self.finish = (FinishReason.CANCELLED, "cancelled")
+
+    def _met(self, row: Logits) -> bool:
+        """Whether a stopping criterion is; they may keep the row, and the target's own is overwritten or gets freed."""
+        own = np.frombuffer(row.tobytes(), row.dtype)
+        return any(criterion(self.history, own) for criterion in self.request.stopping_criteria)
 
     def deliver(self) -> None:
         """Make what was committed since the last time available to the consumer, as one chunk."""

@@ -121,3 +121,31 @@ def test_nothing_behind_a_stopping_criterion_stays_in_memory(exact_zoo: ExactZoo
             assert target.n_past(0) <= len(PROMPT) + n - 1
             if memory.kind is Rollback.TRUNCATE:
                 assert target.n_past(0) == len(PROMPT) + n - 1
+
+
+def test_rows_that_a_stopping_criterion_keeps_stay_what_they_were(exact_zoo: ExactZoo) -> None:
+    """The target's own row is overwritten by the next batch, moves with a wider one, and is freed with the context."""
+    kept: list[Logits] = []
+    seen: list[bytes] = []
+
+    def keep(_: History, row: Logits) -> bool:
+        kept.append(row)
+        seen.append(row.tobytes())
+        return False
+
+    request = Request(prompt=PROMPT, max_tokens=12, sampling=SAMPLING)
+    with watched(exact_zoo("llama")) as target:
+        right = tape(target, request)
+    watching = Request(
+        prompt=PROMPT,
+        max_tokens=12,
+        sampling=SAMPLING,
+        stopping_criteria=(keep,),
+        strategy=StrategySpec.of(Oracle, {"tape": right, "length": 5}),
+    )
+    with watched(exact_zoo("llama")) as target, Engine(target, scheduler=Unlimited) as engine:
+        assert engine.submit(watching).result().stats.accepted > 0
+        assert [row.tobytes() for row in kept] == seen
+    assert [row.tobytes() for row in kept] == seen
+    assert len(set(seen)) == 12
+    assert not any(row.flags.writeable for row in kept)
