@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 from typing_extensions import Self
 
@@ -19,7 +20,8 @@ from specframe.backends.llama import kernels
 from specframe.backends.llama.audit import Audit, audit
 from specframe.backends.llama.declarations import CONCEPTS, declaration
 from specframe.backends.llama.model import Model
-from specframe.core.errors import ConfigError
+from specframe.core.errors import BackendError, ConfigError
+from specframe.testing.zoo import corrupt
 from specframe.testing.zoo.blocks import Shape
 from specframe.testing.zoo.targets import dense
 from specframe.testing.zoo.world import World
@@ -160,6 +162,17 @@ def test_memory_that_cannot_be_cut_is_audited_too(memory: str, exact_zoo: ExactZ
     found = audit(exact_zoo(memory), widths=(1, 2, 4), contexts=(CONTEXT,), n_threads=1, swa_full=False)
     assert [row.width for row in found.rows] == [1, 2, 4]
     assert found.rows[0].exact  # memory was really brought back
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_are_no_matter_of_rounding(
+    value: float, zoo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = corrupt.edit(zoo("llama"), tmp_path / "bad.gguf", tensors={"output.weight": np.full((288, 64), value)})
+    with Model(path) as model, pytest.raises(BackendError, match="logits that are no numbers"):
+        audit(model, widths=WIDTHS, contexts=(CONTEXT,), n_threads=1)
+    with pytest.raises(BackendError, match="logits that are no numbers"):
+        specframe.load(path, numerics="exact", n_ctx=256)
 
 
 def test_a_model_too_short_to_audit_is_refused(floating: Model) -> None:

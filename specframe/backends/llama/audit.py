@@ -22,7 +22,7 @@ from specframe.backends.llama.kernels import TILED_ROWS
 from specframe.backends.llama.model import Model
 from specframe.backends.llama.target import LlamaTarget
 from specframe.backends.llama.threads import default_threads
-from specframe.core.errors import ConfigError
+from specframe.core.errors import BackendError, ConfigError
 from specframe.core.ports import BatchEntry, Logits, Rollback
 
 #: Tokens evaluated together; 1 again, to see that a repetition gives the same.
@@ -185,6 +185,10 @@ def audit(model: Model, *, widths: Sequence[int] = WIDTHS, contexts: Sequence[in
         widths: tokens evaluated together; below ``TILED_ROWS``.
         contexts: tokens before them; those that the model was not trained for are left out.
         **options: of the context, as a target would get them; ``n_ctx`` and ``n_seq`` are set here.
+
+    Raises:
+        ConfigError: the model was trained with too few tokens.
+        BackendError: its logits are no numbers.
     """
     tail = max(*widths, _POSITIONS)
     trained = model.facts.n_ctx_train
@@ -271,6 +275,8 @@ def _audit_context(
 ) -> tuple[list[WidthAudit], float]:
     rewind = _prepared(target, tokens[:context])
     plain, _ = _evaluated(target, tokens, context, 1, len(tokens) - context)
+    if not np.isfinite(plain.max(axis=1)).all():  # of a row with a NaN, that is the largest
+        raise BackendError("there are logits that are no numbers: the model or the runtime computes nonsense")
     best = np.sort(np.partition(plain, -2, axis=1)[:, -2:], axis=1)
     rows = []
     for width in widths:
