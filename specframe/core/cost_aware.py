@@ -19,7 +19,8 @@ from specframe.core.scheduler import Candidate, DraftCall, Reason, SchedulerStat
 EXPLORING = 0.01
 #: The same, when a draft model that is tried has to go through what it missed, for that and for all other trying.
 CATCHING_UP = 0.02
-#: What may be spent on it before any time has passed, and what can be saved up for exploring, in plain steps.
+#: In plain steps: what may be spent on exploring before any time has passed, and what can be saved up for it, or be
+#: spent on catching up beyond its share.
 _FIRST_CREDIT = 3.0
 _MOST_CREDIT = 10.0
 #: A draft model that missed so few tokens has nothing to catch up with: a step may commit as many.
@@ -264,11 +265,12 @@ class CostAware:
         # The first draft, of a request or after a pause, also goes through all that was committed before it. That is
         # not what drafts cost, only a limit to it.
         n_behind = _n_behind(tracks)
-        if n_behind and level.known:  # else it was the first one of all, which may have set things up
+        if n_behind:
             catching_up, draft_s = self.costs.catching_up(key), curve.at(call.longest + 1)
-            if seconds > 2 * draft_s:  # else the difference says little
+            # The first one of all may have set things up, and a small difference says little.
+            if level.known and seconds > 2 * draft_s:
                 catching_up.measure((seconds - draft_s) / n_behind)
-            self._tried_s += catching_up.value * n_behind
+            self._tried_s += catching_up.value * n_behind if catching_up.known else seconds
         if not n_behind or seconds < level.value:
             level.measure(seconds)
         if not n_behind or seconds < curve.at(call.longest + 1):
@@ -310,7 +312,7 @@ class CostAware:
     def _may_try(self, key: str, tracks: Sequence[Track], plain_s: float) -> bool:
         """Whether a strategy may be asked although that is not expected to pay, and go through what it missed."""
         takes_s = self.costs.catching_up(key).value * _n_behind(tracks)
-        most_s = CATCHING_UP * self._elapsed_s + _FIRST_CREDIT * plain_s
+        most_s = CATCHING_UP * self._elapsed_s + _MOST_CREDIT * plain_s
         return self._credit_s is not None and self._credit_s > 0 and (not takes_s or self._tried_s + takes_s <= most_s)
 
     def _spend(self, seconds: float) -> bool:
