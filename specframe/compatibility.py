@@ -74,8 +74,8 @@ def check_files(
         ConfigError: There is no such file, name or strategy, or it has no such option. Files that cannot be used are
             reported, not raised.
     """
-    target = catalogue.resolve(os.fspath(target))
-    draft = catalogue.resolve_draft(None if draft is None else os.fspath(draft))
+    target = catalogue.resolve(target)
+    draft = catalogue.resolve_draft(draft)
     return _checked(target, draft, strategy)
 
 
@@ -118,7 +118,7 @@ def _wanted(strategy: str | None, target: Path, draft: Path | None) -> list[AnyS
 
 def describe(model: str | os.PathLike[str]) -> dict[str, Any]:
     """Facts about a model file, named as ``load`` takes it, JSON-ready. Raises ConfigError when it is no GGUF file."""
-    path = catalogue.resolve(os.fspath(model))
+    path = catalogue.resolve(model)
     with inspecting(load_library()):
         file = inspect(path)
         auto = _auto_choice(file)

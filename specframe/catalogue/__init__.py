@@ -5,6 +5,7 @@ The functions here work on the default cache; :class:`ModelStore` is the same fo
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from specframe.catalogue.entries import CATALOGUE, Entry, Wheel
@@ -28,13 +29,13 @@ __all__ = [
 ]
 
 
-def resolve(name_or_path: str | Path, *, fetch: bool = False, progress: Progress | None = None) -> Path:
+def resolve(name_or_path: str | os.PathLike[str], *, fetch: bool = False, progress: Progress | None = None) -> Path:
     """See :meth:`ModelStore.resolve`."""
     return ModelStore().resolve(name_or_path, fetch=fetch, progress=progress)
 
 
 def resolve_draft(
-    name_or_path: str | Path | None, *, fetch: bool = False, progress: Progress | None = None
+    name_or_path: str | os.PathLike[str] | None, *, fetch: bool = False, progress: Progress | None = None
 ) -> Path | None:
     """The file of a draft model, named as any model is; None: there is none. Errors say that it is the draft."""
     if name_or_path is None:
@@ -45,7 +46,7 @@ def resolve_draft(
         raise ConfigError(f"the draft: {error}") from error
 
 
-def pull(name_or_path: str | Path, *, progress: Progress | None = None, force: bool = False) -> Path:
+def pull(name_or_path: str | os.PathLike[str], *, progress: Progress | None = None, force: bool = False) -> Path:
     """See :meth:`ModelStore.pull`."""
     return ModelStore().pull(name_or_path, progress=progress, force=force)
 

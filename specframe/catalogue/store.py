@@ -75,7 +75,9 @@ class ModelStore:
     entries: Mapping[str, Entry] = CATALOGUE
     download: Download = pip_download
 
-    def resolve(self, name_or_path: str | Path, *, fetch: bool = False, progress: Progress | None = None) -> Path:
+    def resolve(
+        self, name_or_path: str | os.PathLike[str], *, fetch: bool = False, progress: Progress | None = None
+    ) -> Path:
         """The file of a model: an existing path as it is, otherwise the cached file of a catalogue name.
 
         Every place that takes a model, or a draft, takes what this takes.
@@ -87,14 +89,14 @@ class ModelStore:
             progress: told how the fetching goes.
 
         Raises:
-            ConfigError: there is no such file or name, or the model is not cached and ``fetch`` is off; or the ``gguf``
-                package, which writes analytic models, is missing.
+            ConfigError: there is no such file or name, or it can be none; the model is not cached and ``fetch`` is off;
+                or the ``gguf`` package, which writes analytic models, is missing.
             PullError: it could not be fetched.
         """
         found = self._local(name_or_path)
         if found is not None:
             return found
-        entry = self._entry(str(name_or_path))
+        entry = self._entry(os.fspath(name_or_path))
         path = self.path_of(entry)
         if _has_size(path, entry.n_bytes):
             return path
@@ -103,7 +105,9 @@ class ModelStore:
         state = f"is damaged ({path})" if path.exists() else "is not here yet"
         raise ConfigError(f"model {entry.name!r} {state}; get it with: specframe pull {entry.name}")
 
-    def pull(self, name_or_path: str | Path, *, progress: Progress | None = None, force: bool = False) -> Path:
+    def pull(
+        self, name_or_path: str | os.PathLike[str], *, progress: Progress | None = None, force: bool = False
+    ) -> Path:
         """Make sure that a model is cached, to the last bit, and return its file.
 
         A local path comes back unchanged, and an analytic model is made.
@@ -123,7 +127,7 @@ class ModelStore:
         found = self._local(name_or_path)
         if found is not None:
             return found
-        entry = self._entry(str(name_or_path))
+        entry = self._entry(os.fspath(name_or_path))
         report = progress or _ignore
         with _disk_errors(self.directory), self._locked(entry, report):
             path = self.path_of(entry)
@@ -157,16 +161,21 @@ class ModelStore:
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
-    def _local(self, name_or_path: str | Path) -> Path | None:
-        """A file that needs no fetching; None: there is none."""
-        path = Path(name_or_path).expanduser()
-        if path.is_file():
-            return path
-        if not str(name_or_path).startswith("zoo:"):
+    def _local(self, name_or_path: str | os.PathLike[str]) -> Path | None:
+        """A file that needs no fetching; None: there is none. Raises ConfigError for what cannot name a file."""
+        try:
+            path = Path(name_or_path).expanduser()
+            if path.is_file():
+                return path
+        except (OSError, RuntimeError, TypeError) as error:  # too long, or forbidden; nobody's home; no text
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"{name_or_path!r:.200} is neither a file nor a model: {why}") from error
+        name = os.fspath(name_or_path)
+        if not name.startswith("zoo:"):
             return None
         from specframe.catalogue import analytic  # noqa: PLC0415 -- the test kit, which few need
 
-        return analytic.build(str(name_or_path), self.directory / "zoo")
+        return analytic.build(name, self.directory / "zoo")
 
     def _entry(self, name: str) -> Entry:
         entry = self.entries.get(name)

@@ -129,8 +129,8 @@ def load(  # noqa: PLR0913 -- the knobs of a model, the strategy and the run; ke
         checkpoint_on_device=checkpoint_on_device,
         exact=numerics == "exact",
     )
-    path = catalogue.resolve(os.fspath(model), fetch=fetch)
-    draft_path = catalogue.resolve_draft(None if draft is None else os.fspath(draft), fetch=fetch)
+    path = catalogue.resolve(model, fetch=fetch)
+    draft_path = catalogue.resolve_draft(draft, fetch=fetch)
     watching = [*(cls() for cls in plugins.registry().observers()), *elements("observers", observers)]
     native = opening.load_library(library)
     chooser = opening.choose(native, path, strategy, options, draft_path)

@@ -6,11 +6,13 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import shutil
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -176,6 +178,18 @@ def test_what_cannot_be_found_is_named(name: str, message: str, store: ModelStor
         with pytest.raises(ConfigError, match=message):
             call(name)
     assert index.calls == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a" * 5000, "zoo:" + "a" * 5000, "~nobody-of-that-name/a.gguf", b"a.gguf", 7],
+    ids=["too-long", "zoo-too-long", "no-home", "bytes", "number"],
+)
+def test_what_can_name_no_file_is_an_error_of_ours(name: Any, store: ModelStore) -> None:
+    shown = re.escape(repr(name)[:40])
+    for call in (store.resolve, store.pull):
+        with pytest.raises(ConfigError, match=shown):
+            call(name)
 
 
 def test_analytic_models_are_made_where_they_are_named(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:

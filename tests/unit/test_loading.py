@@ -35,6 +35,8 @@ def test_load_checks_before_it_opens(tmp_path: Path, zoo: Callable[[str], Path])
     for missing in (str(tmp_path / "missing"), "", "zoo:missing"):
         with pytest.raises(ConfigError, match=f"the draft: there is no .*'{missing}'"):
             specframe.load(model, draft=missing)
+    with pytest.raises(ConfigError, match=r"^the draft: 7 is neither a file nor a model"):
+        specframe.load(model, draft=7)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"the draft: .* is a directory"):
         specframe.load(model, draft=tmp_path)
     with pytest.raises(ConfigError, match="observers must be a sequence, not 3"):
