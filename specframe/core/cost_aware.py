@@ -3,7 +3,7 @@
 Before each batch it weighs what is expected to be emitted (how likely the positions of each draft are to be accepted)
 against what is expected to be spent (the target at every width, drafting, checkpoints, undoing), over all sequences at
 once, and takes the lengths with the most tokens per second; none, when plain decoding is best. Everything it learns
-from happens anyway, except for what it spends on purpose: at most :data:`EXPLORING` of the time.
+from happens anyway, except for what it spends on purpose, which has a budget (:mod:`specframe.core.exploring`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from specframe.core.acceptance import LONGEST, SHORTEST_REST, Experience, Kind, Track
 from specframe.core.costs import MOST_HOPE, CostModel, Curve, recent
+from specframe.core.exploring import ExploringBudget
 from specframe.core.planning import Batch, Seat
 from specframe.core.scheduler import Candidate, DraftCall, Reason, SchedulerStats, StepReport, reason_without_choice
 
-#: Share of the time that may be spent on trying what does not pay as far as is known.
-EXPLORING = 0.01
-#: The same, when a draft model that is tried has to go through what it missed, for that and for all other trying.
-CATCHING_UP = 0.02
-#: In plain steps: what may be spent on exploring before any time has passed, and what can be saved up for it, or be
-#: spent on catching up beyond its share.
-_FIRST_CREDIT = 3.0
-_MOST_CREDIT = 10.0
 #: A draft model that missed so few tokens has nothing to catch up with: a step may commit as many.
 _CLOSE = 8
 #: Drafting that takes less than this share of a plain step is not worth thinking about.
@@ -50,11 +43,7 @@ class CostAware:
         self.costs = CostModel() if costs is None else costs
         self._known: dict[str, Experience] = {}
         self._tracks: dict[int, Track] = {}
-        self._credit_s: float | None = None
-        """For exploring; None: nothing was measured yet."""
-        self._elapsed_s = 0.0
-        self._tried_s = 0.0
-        """Of it, what was spent on trying things out, catching up included."""
+        self._budget = ExploringBudget()
         self._asked: dict[int, int] = {}
         """Sequences of the coming batch whose strategies were asked, and for how many tokens."""
         self._costly: set[str] = set()
@@ -144,9 +133,10 @@ class CostAware:
         best = whole.best(likely, drafting_s=drafting_s)
         takes_s = drafting_s[max(best.lengths) - 1]
         if best.speed <= _margin(tracks) * whole.plain().speed:
-            if not self._may_try(key, tracks, whole.target.scale.value):
+            catching_up_s = self.costs.catching_up(key).value * _n_behind(tracks)
+            if not self._budget.may_try(catching_up_s, plain_s=whole.target.scale.value):
                 return [0] * len(group)
-            self._pay(takes_s)
+            self._budget.pay(takes_s)
             return list(best.lengths)
         self._paying.add(key)
         # Another length may be better than is known: as widths may cost less, as guesses may be right more often where
@@ -158,10 +148,10 @@ class CostAware:
         ]
         hope = max(hopes, key=lambda plan: plan.speed)
         promising = _PROMISING * best.speed
-        if idle.speed > max(hope.speed, promising) and self._spend(whole.regret(idle, best)):
+        if idle.speed > max(hope.speed, promising) and self._budget.spend(whole.regret(idle, best)):
             return [0] * len(group)
         more_s = drafting_s[max(hope.lengths) - 1] - takes_s
-        return list(hope.lengths if hope.speed > promising and self._spend(more_s) else best.lengths)
+        return list(hope.lengths if hope.speed > promising and self._budget.spend(more_s) else best.lengths)
 
     # -- after drafting -----------------------------------------------------------------------------------------------
 
@@ -207,11 +197,11 @@ class CostAware:
         wanted = _PROMISING * (best if pays else plain).speed
         if pays and plain.speed * MOST_HOPE > wanted:
             hope = whole.plain(spent, hopeful=True)
-            if hope.speed > wanted and self._spend(whole.regret(hope, best)):
+            if hope.speed > wanted and self._budget.spend(whole.regret(hope, best)):
                 return "explores", nothing
         if best.speed * MOST_HOPE > wanted:
             hope = whole.best(seats, overhead_s=spent, hopeful=True)
-            if hope.speed > wanted and self._spend(whole.regret(hope, best if pays else plain)):
+            if hope.speed > wanted and self._budget.spend(whole.regret(hope, best if pays else plain)):
                 return "explores", hope.lengths
         return "pays", best.lengths if pays else nothing
 
@@ -232,7 +222,7 @@ class CostAware:
         costs = self.costs
         if not report.verified:
             costs.batch(report.n_context + report.n_rows).measure_prompt(report.n_rows, report.target_s)
-            self._elapsed_s += report.target_s
+            self._budget.passed(report.target_s)
             return
         curve = costs.batch(report.n_context / len(report.verified))
         if learns := report.n_rows > len(report.verified) or not self._all_cheap or self._is_due():
@@ -243,7 +233,8 @@ class CostAware:
             costs.rollback.measure(report.rollback_s)
         if report.process_s > _CHEAP * report.target_s and (using := self._using(v.seq for v in report.verified)):
             costs.processing(using).measure(report.n_rows, report.process_s)
-        self._earn(report, curve)
+        took_s = report.target_s + report.process_s + report.accept_s + report.rollback_s
+        self._budget.earn(took_s, plain_s=curve.scale.value)
         for call in report.drafts if learns else ():
             self._learn_drafting(call)
         asked = {seq for call in report.drafts for seq in call.seqs}
@@ -270,7 +261,7 @@ class CostAware:
             # The first one of all may have set things up, and a small difference says little.
             if level.known and seconds > 2 * draft_s:
                 catching_up.measure((seconds - draft_s) / n_behind)
-            self._tried_s += catching_up.value * n_behind if catching_up.known else seconds
+            self._budget.caught_up(catching_up.value * n_behind if catching_up.known else seconds)
         if not n_behind or seconds < level.value:
             level.measure(seconds)
         if not n_behind or seconds < curve.at(call.longest + 1):
@@ -300,31 +291,6 @@ class CostAware:
             processing=self.costs.processing(self._using(c.seq for c in batch)),
             costs=self.costs,
         )
-
-    def _earn(self, report: StepReport, target: Curve) -> None:
-        """A share of what a step took may be spent on trying things out."""
-        took = report.target_s + report.process_s + report.accept_s + report.rollback_s
-        plain_s = target.scale.value
-        credit_s = _FIRST_CREDIT * plain_s if self._credit_s is None else self._credit_s
-        self._credit_s = min(_MOST_CREDIT * plain_s, credit_s + EXPLORING * took)
-        self._elapsed_s += took
-
-    def _may_try(self, key: str, tracks: Sequence[Track], plain_s: float) -> bool:
-        """Whether a strategy may be asked although that is not expected to pay, and go through what it missed."""
-        takes_s = self.costs.catching_up(key).value * _n_behind(tracks)
-        most_s = CATCHING_UP * self._elapsed_s + _MOST_CREDIT * plain_s
-        return self._credit_s is not None and self._credit_s > 0 and (not takes_s or self._tried_s + takes_s <= most_s)
-
-    def _spend(self, seconds: float) -> bool:
-        """Try something out that costs this much more than it brings; False when that cannot be afforded."""
-        if self._credit_s is None or self._credit_s < seconds:
-            return False
-        self._pay(max(0.0, seconds))
-        return True
-
-    def _pay(self, seconds: float) -> None:
-        self._credit_s = (self._credit_s or 0.0) - seconds
-        self._tried_s += seconds
 
 
 def _n_behind(tracks: Sequence[Track]) -> int:
