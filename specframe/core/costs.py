@@ -155,6 +155,8 @@ class Curve:
         if width == 1:
             self.scale.measure(seconds)
             self._n_singles += 1
+            if _FADING_FIRST * (self._step - self._single_step) >= _KNOWN**2:
+                self._table = None
             self._single_step = self._step
             if self._prompt is not None:
                 self.measure_prompt(*self._prompt)

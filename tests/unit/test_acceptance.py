@@ -54,3 +54,29 @@ def test_who_is_asked_is_taken_to_have_something_to_say_until_nothing_comes() ->
     for _ in range(4):
         strategy.offered(3, 0)
     assert strategy.offering(3).all_right[0] < 0.5
+
+
+def test_little_that_is_known_of_a_draft_leaves_hope() -> None:
+    track = Track("k", Experience(), SchedulerStats())
+    track.guess([0], KIND, 0)
+    track.committed([1])
+    likely, hoped = (track.survival(1, hopeful=hopeful).all_right[0] for hopeful in (False, True))
+    assert hoped > likely + 0.1
+    for _ in range(60):
+        track.guess([0], KIND, 0)
+        track.committed([1])
+    assert track.survival(1, hopeful=True).all_right[0] < 0.1
+
+
+def test_strategy_that_begins_wrongly_rests_for_longer_until_a_guess_is_right() -> None:
+    track = Track("k", Experience(), SchedulerStats())
+    rests = []
+    for token in (0, 0, 1):
+        track.considered(pays=False)
+        rests.append(track.pause)
+        track.guess([token], KIND, 0)
+        track.committed([1])
+    assert rests == [7, 15, 31]
+    assert track.pause == 0
+    track.considered(pays=False)
+    assert track.pause == 7

@@ -69,6 +69,31 @@ def test_disturbed_first_timing_is_forgotten_at_once() -> None:
     assert 0.009 < level.value < 0.02
 
 
+def test_first_timing_is_forgotten_for_a_shorter_one() -> None:
+    level = Level()
+    for seconds in (0.012, 0.011, 0.01):
+        level.measure(seconds)
+    assert level.value == pytest.approx(0.01)
+
+
+def test_width_that_was_measured_often_enough_holds_no_hope() -> None:
+    curve = Curve()
+    for _ in range(3):
+        curve.measure(1, 0.01)
+    expected = curve.at(8)
+    assert curve.least(8) < 0.8 * expected
+    for _ in range(5):
+        curve.measure(8, expected)
+    assert curve.least(8) == curve.at(8) == pytest.approx(expected)
+
+
+def test_plain_steps_may_be_faster_than_an_earlier_process_found_until_one_is_measured() -> None:
+    curve = CostModel.from_dict(learnt().to_dict()).batch(300)
+    assert curve.least(1) < 0.8 * curve.at(1)
+    curve.measure(1, TRUE[1])
+    assert curve.least(1) == curve.at(1)
+
+
 def test_slow_width_is_believed_when_it_is_slow_again() -> None:
     curve = Curve()
     for width in (1, 1, 1, 8, 8):
