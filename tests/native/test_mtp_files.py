@@ -63,6 +63,14 @@ BAD: dict[str, tuple[Make, str]] = {
         _edited("step35-mtp3", drop_tensors=["blk.6.nextn.eh_proj.weight"]),
         "blk.6.nextn.eh_proj.weight is not there",
     ),
+    "half a feed-forward network": (
+        _edited("step35-mtp3", drop_tensors=["blk.6.ffn_up.weight"]),
+        "blk.6.ffn_up.weight is not there",
+    ),
+    "half a feed-forward network in the trunk": (
+        _edited("step35-mtp3", drop_tensors=["blk.1.ffn_down.weight"]),
+        "blk.1.ffn_down.weight is not there",
+    ),
     "no norm for the head": (
         _edited("qwen35-mtp", drop_tensors=["blk.4.nextn.shared_head_norm.weight", "output_norm.weight"]),
         "output_norm.weight is not there",

@@ -50,6 +50,7 @@ def validate_loadable(file: GgufFile) -> None:
     _check_rotation(file)
     _check_recurrence(file)
     _check_types(file)
+    _check_feed_forward(file)
     _check_vocabulary(file)
 
 
@@ -163,6 +164,19 @@ def _check_types(file: GgufFile) -> None:
                 f"{file.path}: the tensor {name} is of type {tensor.kind} and {wanted}; convert the model again or "
                 "take another file"
             )
+
+
+def _check_feed_forward(file: GgufFile) -> None:
+    """Layers of step35 may have experts instead; one with neither is noticed when it is run."""
+    if file.arch != "step35":
+        return
+    for block in range(file.integer("{arch}.block_count") or 0):
+        prefix = f"blk.{block}."
+        if f"{prefix}attn_norm.weight" not in file.tensors or f"{prefix}ffn_gate_inp.weight" in file.tensors:
+            continue
+        for name in (f"{prefix}ffn_up.weight", f"{prefix}ffn_down.weight"):
+            if name not in file.tensors:
+                raise ConfigError(f"{file.path}: the tensor {name} is not there; convert or download it again")
 
 
 def _check_vocabulary(file: GgufFile) -> None:
