@@ -10,11 +10,10 @@ from specframe.core.transaction import InFlight
 def verify(active: ActiveRequest, item: InFlight, rows: Logits, first: int) -> None:
     """Sample and commit one token per row until the draft is contradicted, used up, or the request ends.
 
-    ``rows``, float32, are those of the batch; row ``first + i`` is conditioned on the committed tokens and
-    ``draft[:i]``.
-    Each token is drawn once, from a row whose whole condition is committed, so the text has the target's distribution
-    and equals plain decoding with the same seed (Leviathan et al. 2023, arXiv:2211.17192, for the sampling of a
-    deterministic draft). The token after the last accepted one (the correction or the bonus token) costs nothing
+    ``rows``, ``(rows of the batch, n_vocab)`` float32; row ``first + i`` is conditioned on the committed tokens and
+    ``draft[:i]``. Each token is drawn once, from a row whose whole condition is committed, so the text has the target's
+    distribution and equals plain decoding with the same seed (Leviathan et al. 2023, arXiv:2211.17192, for the sampling
+    of a deterministic draft). The token after the last accepted one (the correction or the bonus token) costs nothing
     extra.
     """
     draft = item.draft

@@ -101,15 +101,15 @@ MUTANTS = (
     Mutant(
         "no checkpoint is taken",
         "step:Stepper._checkpoint",
-        "if len(w.item.draft) <= depth:",
+        "if len(w.draft) <= depth:",
         "if True:",
         ("checkpoints only when needed",),
     ),
     Mutant(
         "checkpoints are taken whether or not a rollback could need them",
         "step:Stepper._checkpoint",
-        "if len(w.item.draft) <= depth:",
-        "if not w.item.draft:",
+        "if len(w.draft) <= depth:",
+        "if not w.draft:",
         ("checkpoints only when needed",),
     ),
     Mutant(
@@ -227,29 +227,30 @@ MUTANTS = (
     Mutant(
         "the bonus token is dropped",
         "verify:verify",
-        "for i, row in enumerate(rows):",
-        "for i, row in enumerate(rows[: len(draft) or None]):",
+        "for i in range(item.n_outputs):",
+        "for i in range(len(draft) or 1):",
         ("known counters",),
     ),
     Mutant(
         "draft tokens are committed before they are verified",
         "verify:verify",
-        "token = active.step(row)",
-        "token = active.step(row) if i >= len(draft) else (active._commit(draft[i], row) or draft[i])",
+        "token = active.step(rows[first + i])",
+        "token = active.step(rows[first + i]) if i >= len(draft) "
+        "else (active._commit(draft[i], rows[first + i]) or draft[i])",
         ("poison at every position", "sampled and drafted"),
     ),
     Mutant(
         "all rows are judged by the last one",
         "verify:verify",
-        "token = active.step(row)",
-        "token = active.step(rows[-1])",
+        "token = active.step(rows[first + i])",
+        "token = active.step(rows[first + item.n_outputs - 1])",
         ("poison at every position", "processors and criteria"),
     ),
     Mutant(
         "rows of another sequence",
         "step:Stepper._verify",
-        "rows[offset : offset + n]",
-        "rows[:n]",
+        "verify(w.active, w, rows, offset)",
+        "verify(w.active, w, rows, 0)",
         ("requests in company",),
     ),
     Mutant(
@@ -290,10 +291,10 @@ MUTANTS = (
     Mutant(
         "an end token that was only proposed ends the request",
         "step:Stepper._take",
-        "w.item.parts = proposal.parts",
+        "w.parts = proposal.parts",
         "active.finish = active.finish or "
         "((__import__('specframe.core.request', fromlist=['x']).FinishReason.STOP, 'eog') "
-        "if set(proposal.ids) & active._eog else None); w.item.parts = proposal.parts",
+        "if set(proposal.ids) & active._eog else None); w.parts = proposal.parts",
         ("end token only proposed",),
     ),
     Mutant(
@@ -341,14 +342,14 @@ MUTANTS = (
     Mutant(
         "drafts are not clamped to the batch",
         "step:Stepper._draft_budget",
-        "info.n_batch // n_sharing - len(w.item.tokens),",
+        "info.n_batch // n_sharing - len(w.tokens),",
         "10**6,",
         ("small batches",),
     ),
     Mutant(
         "drafts are not clamped to the number of logits rows",
         "step:Stepper._draft_budget",
-        "info.max_outputs // n_sharing - 1,",
+        "self._max_outputs // n_sharing - 1,",
         "10**6,",
         ("few logits rows",),
     ),
