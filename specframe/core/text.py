@@ -14,8 +14,7 @@ class TextStream:
     """
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:
-        self._bytes = b""
-        """Of a character whose end is not there yet."""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._stops = stops
         self._held = ""
         self.matched: str | None = None
@@ -23,9 +22,7 @@ class TextStream:
 
     def feed(self, piece: bytes) -> str:
         """Add the bytes of one token; returns the text that is certain now."""
-        piece = self._bytes + piece
-        text, n_used = codecs.utf_8_decode(piece, "replace", False)
-        self._bytes = piece[n_used:]
+        text = self._decode(piece)
         if not self._stops:
             return text
         text = self._held + text
